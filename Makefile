@@ -1,0 +1,45 @@
+# Everything a person needs on a fresh machine: `make dev` to run it, `make test` to prove it.
+PORT ?= 8700
+PYTHON ?= python3
+BIN := .venv/bin
+UV := $(BIN)/uv
+UV_FLAGS := --quiet --system-certs
+
+.DEFAULT_GOAL := help
+.PHONY: help env dev check format test lock clean
+
+help: ## Print this help
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+env: .venv/.ready ## Make the environment in .venv from the lock file
+
+.venv/.ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Bellringer needs Python 3.11 or newer: make env PYTHON=/path/to/python3"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements-uv.lock
+	@$(UV) pip install $(UV_FLAGS) --python $(BIN)/python --require-hashes --requirement requirements.lock
+	@$(UV) pip install $(UV_FLAGS) --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+dev: env ## Run Bellringer with its demo on http://127.0.0.1:8700 (PORT= overrides); Ctrl-C stops it
+	@$(BIN)/bellringer dev --demo --port $(PORT)
+
+check: env ## Check format, lint, types and the layers
+	@$(BIN)/ruff format --check --quiet src tests
+	@$(BIN)/ruff check --quiet src tests
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: env ## Format the code and mend what ruff can mend
+	@$(BIN)/ruff format src tests
+	@$(BIN)/ruff check --fix src tests
+
+test: check ## Run every check and every test
+	@$(BIN)/pytest
+
+lock: env ## Make the lock files anew from pyproject.toml
+	@echo "uv==0.13.7" | $(UV) pip compile $(UV_FLAGS) --no-header --generate-hashes --universal --python-version 3.11 - --output-file requirements-uv.lock
+	@$(UV) pip compile $(UV_FLAGS) --no-header --generate-hashes --universal --python-version 3.11 --all-extras --group dev pyproject.toml --output-file requirements.lock
+
+clean: ## Remove the environment and caches (not your data in .bellringer)
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
