@@ -1,0 +1,1 @@
+"""Databases that Bellringer can bring along by itself."""

@@ -1,0 +1,144 @@
+"""A job is a durable definition: what to run, when, and by which policies."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from bellringer.errors import InvalidInput
+from bellringer.policies import Delivery, Misfire, Overlap, Retry
+from bellringer.runs import Spec
+from bellringer.schedule import At, Delay, Schedule
+
+DEFAULT_POOL: Final = "short"
+DEFAULT_PRIORITY: Final = 5
+PRIORITIES: Final = range(10)
+LONGEST_NAME: Final = 200
+MOST_SCHEDULES: Final = 10
+MOST_TAGS: Final = 50
+FARTHEST: Final = timedelta(days=3653)  # ten years
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """What a person or a program asks for; `checked` says whether it can be had."""
+
+    name: str
+    task: str
+    schedules: tuple[Schedule, ...] = ()
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    pool: str = DEFAULT_POOL
+    priority: int = DEFAULT_PRIORITY
+    timeout: timedelta | None = None
+    heartbeat: timedelta | None = None
+    retry: Retry = field(default_factory=Retry)
+    delivery: Delivery = Delivery.AT_LEAST_ONCE
+    misfire: Misfire = Misfire.FIRE_ONCE
+    overlap: Overlap = Overlap.ALLOW
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    enabled: bool = True
+    owner: str = "api"
+    tags: tuple[str, ...] = ()
+
+    def checked(self, now: datetime) -> Definition:
+        """The same definition with its name in normal form, or the error that says what to change."""
+        if self.priority not in PRIORITIES:
+            raise InvalidInput(
+                f"priority {self.priority} is out of range 0–9 (higher first)", pointer="/priority", code="limit"
+            )
+        _check_schedules(self.schedules, now)
+        if self.starts_at and self.ends_at and self.ends_at < self.starts_at:
+            raise InvalidInput("ends_at is before starts_at", pointer="/ends_at", code="limit")
+        if len(self.tags) > MOST_TAGS:
+            raise InvalidInput(f"a job takes at most {MOST_TAGS} tags", pointer="/tags", code="limit")
+        for tag in self.tags:
+            check_name(tag, what="tag", pointer="/tags")
+        check_name(self.pool, what="pool", pointer="/pool")
+        return replace(self, name=check_name(self.name))
+
+    @property
+    def recurring(self) -> tuple[Schedule, ...]:
+        """The schedules that have a clock hand; one-shots and delays wait in timers."""
+        return tuple(s for s in self.schedules if not isinstance(s, At | Delay))
+
+    @property
+    def once_at(self) -> datetime | None:
+        return next((s.instant for s in self.schedules if isinstance(s, At)), None)
+
+    @property
+    def delay(self) -> timedelta | None:
+        return next((s.interval for s in self.schedules if isinstance(s, Delay)), None)
+
+    def spec(self) -> Spec:
+        return Spec(
+            args=list(self.args),
+            kwargs=dict(self.kwargs),
+            timeout=self.timeout.total_seconds() if self.timeout else None,
+            heartbeat=self.heartbeat.total_seconds() if self.heartbeat else None,
+            retry=self.retry.to_document(),
+            delivery=self.delivery,
+        )
+
+
+def _check_schedules(schedules: tuple[Schedule, ...], now: datetime) -> None:
+    if len(schedules) > MOST_SCHEDULES:
+        raise InvalidInput(
+            f"a job takes at most {MOST_SCHEDULES} schedules", pointer="/schedules", code="limit"
+        )
+    waiting = [s for s in schedules if isinstance(s, At | Delay)]
+    if waiting and len(schedules) > 1:
+        raise InvalidInput(
+            f"`{waiting[0].kind}` cannot be combined with another schedule",
+            hint="make one job for each",
+            pointer="/schedules",
+            code="schedule_invalid",
+        )
+    for schedule in schedules:
+        if isinstance(schedule, At):
+            _check_instant(schedule.instant, now)
+
+
+def _check_instant(instant: datetime, now: datetime) -> None:
+    if instant > now + FARTHEST:
+        raise InvalidInput(
+            f"{instant:%Y-%m-%d} is more than ten years away", pointer="/schedule/at", code="run_at_too_far"
+        )
+    if instant < now - timedelta(minutes=1):  # a minute for clocks that differ and requests that travel
+        raise InvalidInput(
+            f"{instant.isoformat()} is in the past",
+            hint="to run something now, send it or trigger its job",
+            pointer="/schedule/at",
+            code="run_at_in_past",
+        )
+
+
+_HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
+def check_name(name: object, *, what: str = "name", pointer: str = "/name") -> str:
+    """A name in NFC without edges of white space; control, bidi and zero-width signs are refused."""
+    if not isinstance(name, str):
+        raise InvalidInput(f"{what} must be text", pointer=pointer, code="type")
+    normal = unicodedata.normalize("NFC", name)
+    if not normal.strip():
+        raise InvalidInput(f"{what} is empty", pointer=pointer, code="name_charset")
+    if len(normal) > LONGEST_NAME:
+        raise InvalidInput(
+            f"{what} has {len(normal)} characters, more than {LONGEST_NAME}", pointer=pointer, code="name_charset"
+        )
+    hidden = next((sign for sign in normal if unicodedata.category(sign) in _HIDDEN and sign != "\u200d"), None)
+    if hidden is not None or normal != normal.strip():
+        shown = f"the invisible character U+{ord(hidden):04X}" if hidden else "white space at an edge"
+        raise InvalidInput(f"{what} contains {shown}", hint="remove it", pointer=pointer, code="name_charset")
+    return normal
+
+
+def shard_of(job_id: UUID, shards: int) -> int:
+    """Everything about a job lives in one shard: the tail of a version 7 id is random, so it spreads evenly."""
+    return int.from_bytes(job_id.bytes[14:16]) % shards

@@ -1,0 +1,1 @@
+"""The path of a run: one file a step, one bounded pass a call; steps meet in rows, never in calls."""

@@ -1,0 +1,132 @@
+"""A job's own choices: how often to try, what to do with the missed and the overlapping."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Final
+
+from bellringer.durations import format_duration, parse_duration
+from bellringer.errors import InvalidInput
+
+MOST_ATTEMPTS: Final = 1000
+LONGEST_DELAY: Final = timedelta(days=30)
+
+
+class Misfire(StrEnum):
+    """What becomes of occurrences that nobody ticked in time."""
+
+    FIRE_ONCE = "fire_once"
+
+
+class Overlap(StrEnum):
+    """What becomes of an occurrence whose predecessor is unfinished."""
+
+    ALLOW = "allow"
+
+
+class Delivery(StrEnum):
+    """Whether an attempt that was lost in a crash may be tried again."""
+
+    AT_LEAST_ONCE = "at_least_once"
+    AT_MOST_ONCE = "at_most_once"
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How many attempts a run gets, and how long it waits between them.
+
+    `Retry(5, base="10s", cap="15m")` waits a random time up to 10 s, 20 s, 40 s … (full jitter), never beyond
+    the cap; `Retry(delays=["1s", "1m", "1h"])` waits just those. `never_on` names exceptions that end the run
+    at once; a class stands for its subclasses too.
+    """
+
+    attempts: int = 3
+    base: timedelta = timedelta(seconds=5)
+    cap: timedelta = timedelta(minutes=15)
+    delays: tuple[timedelta, ...] = ()
+    never_on: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        attempts: int | None = None,
+        *,
+        base: str | float | timedelta = "5s",
+        cap: str | float | timedelta = "15m",
+        delays: Sequence[str | float | timedelta] = (),
+        never_on: Sequence[type[BaseException] | str] = (),
+    ) -> None:
+        waits = tuple(parse_duration(d, what="retry.delays") for d in delays)
+        tries = attempts if attempts is not None else (len(waits) + 1 if waits else 3)
+        if isinstance(tries, bool) or not isinstance(tries, int) or not 1 <= tries <= MOST_ATTEMPTS:
+            raise InvalidInput(
+                f"retry.attempts must be a whole number from 1 to {MOST_ATTEMPTS}, not {tries!r}",
+                pointer="/retry/attempts",
+                code="limit",
+            )
+        names = tuple(e if isinstance(e, str) else e.__name__ for e in never_on)
+        set_field = object.__setattr__  # frozen: the constructor is the only writer
+        set_field(self, "attempts", tries)
+        set_field(self, "base", _bounded(base, "retry.base"))
+        set_field(self, "cap", _bounded(cap, "retry.cap"))
+        set_field(self, "delays", tuple(_bounded(w, "retry.delays") for w in waits))
+        set_field(self, "never_on", names)
+
+    def wait(self, failures: int, chance: float | None = None) -> timedelta:
+        """How long to wait after this many failures; `chance` in [0, 1) fixes the jitter."""
+        if self.delays:
+            return self.delays[min(failures, len(self.delays)) - 1]
+        ceiling = min(self.cap, self.base * (1 << min(failures - 1, 40)))
+        return ceiling * (random.random() if chance is None else chance)  # noqa: S311 - jitter, no secret
+
+    def to_document(self) -> dict[str, Any]:
+        """What is stored: only what differs from the default."""
+        plain = Retry()
+        document: dict[str, Any] = {"attempts": self.attempts}
+        if self.base != plain.base:
+            document["base"] = format_duration(self.base)
+        if self.cap != plain.cap:
+            document["cap"] = format_duration(self.cap)
+        if self.delays:
+            document["delays"] = [format_duration(d) for d in self.delays]
+        if self.never_on:
+            document["never_on"] = list(self.never_on)
+        return document
+
+    @classmethod
+    def parse(cls, document: object) -> Retry:
+        """Read what `to_document` wrote, or what a person sent; a bare number is the count of attempts."""
+        if isinstance(document, int) and not isinstance(document, bool):
+            return cls(document)
+        if not isinstance(document, dict):
+            raise InvalidInput(
+                "retry must be a number of attempts or an object", pointer="/retry", code="type"
+            )
+        known = {"attempts", "base", "cap", "delays", "never_on"}
+        if unknown := sorted(set(document) - known):
+            raise InvalidInput(
+                f"retry has no field {unknown[0]!r}",
+                hint=f"its fields are {', '.join(sorted(known))}",
+                pointer=f"/retry/{unknown[0]}",
+                code="unknown_field",
+            )
+        names = document.get("never_on", ())
+        if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
+            raise InvalidInput(
+                "retry.never_on must be a list of exception names", pointer="/retry/never_on", code="type"
+            )
+        return cls(**document)
+
+
+def _bounded(value: str | float | timedelta, what: str) -> timedelta:
+    wait = parse_duration(value, what=what)
+    if wait > LONGEST_DELAY:
+        raise InvalidInput(
+            f"{what} is {format_duration(wait)}, more than {format_duration(LONGEST_DELAY)}",
+            pointer="/" + what.replace(".", "/"),
+            code="limit",
+        )
+    return wait

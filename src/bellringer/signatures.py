@@ -1,0 +1,253 @@
+"""What a task takes, as its function's signature says it: parameters, types, and a JSON Schema of them."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import Parameter as Kind
+from types import SimpleNamespace
+from typing import Any, Final, get_type_hints
+
+import msgspec
+
+from bellringer.errors import InvalidInput
+from bellringer.payload import check_payload, decode, to_plain
+
+_BY_POSITION: Final = (Kind.POSITIONAL_ONLY, Kind.POSITIONAL_OR_KEYWORD)
+_BY_NAME: Final = (Kind.POSITIONAL_OR_KEYWORD, Kind.KEYWORD_ONLY)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One argument; `type` is None where its annotation says nothing that JSON can be held to."""
+
+    name: str
+    type: Any = None
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """The arguments of one task, without its context."""
+
+    task: str
+    by_position: tuple[Parameter, ...] = ()
+    by_name: Mapping[str, Parameter] = field(default_factory=dict)
+    rest: Parameter | None = None  # *args
+    others: Parameter | None = None  # **kwargs
+    required: tuple[str, ...] = ()
+    wants_context: bool = False
+    schema: dict[str, Any] = field(default_factory=dict)
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Check arguments and give them back as they are stored: as plain JSON."""
+        placed, named = self._match(args, kwargs)
+        try:
+            stored = decode(check_payload({"args": list(args), "kwargs": dict(kwargs)}))
+        except InvalidInput:
+            for place, (parameter, value) in enumerate(zip(placed, args, strict=True)):
+                check_payload(value, pointer=f"/args/{place}", what=self._argument(parameter.name))
+            for name, value in kwargs.items():
+                check_payload(value, pointer=f"/kwargs/{name}", what=self._argument(name))
+            raise  # only together are they too large
+        self._typed(placed, named, stored["args"], stored["kwargs"])
+        return stored["args"], stored["kwargs"]
+
+    def convert(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Turn stored arguments into the annotated types; the signature may be newer than the run."""
+        if not args and not kwargs and not self.required:
+            return [], {}
+        placed, named = self._match(args, kwargs)
+        return self._typed(placed, named, args, kwargs)
+
+    def _match(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[list[Parameter], list[Parameter]]:
+        """The parameter of each argument; raises for what is missing, unknown, surplus or given twice."""
+        placed = list(self.by_position[: len(args)])
+        taken = {parameter.name for parameter in placed}
+        if surplus := len(args) - len(placed):
+            if self.rest is None:
+                raise self._refusal(
+                    f"takes at most {len(placed)} arguments by position, and {len(args)} were given",
+                    pointer=f"/args/{len(placed)}",
+                    code="too_many_arguments",
+                )
+            placed += [self.rest] * surplus
+        named = [self._named(name, taken) for name in kwargs]
+        for name in self.required:
+            if name not in taken and name not in kwargs:
+                raise self._refusal(
+                    f"misses its argument {name!r}", pointer="/kwargs", code="missing_argument"
+                )
+        return placed, named
+
+    def _named(self, name: str, taken: set[str]) -> Parameter:
+        parameter = self.by_name.get(name)
+        if parameter is not None and name in taken:
+            raise self._refusal(
+                f"was given its argument {name!r} twice", pointer=f"/kwargs/{name}", code="argument_twice"
+            )
+        if parameter is not None or self.others is not None:
+            return parameter or self.others or Parameter(name)
+        shown = str(name)[:200]
+        close = difflib.get_close_matches(shown, self.by_name, 1)
+        raise self._refusal(
+            f"has no argument {shown!r}",
+            hint=f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(self.by_name) or 'none'}",
+            pointer=f"/kwargs/{shown}",
+            code="unexpected_argument",
+        )
+
+    def _typed(
+        self,
+        placed: Iterable[Parameter],
+        named: Iterable[Parameter],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> tuple[list[Any], dict[str, Any]]:
+        return (
+            [
+                value if parameter.type is None else self._one(parameter.name, parameter.type, place, value)
+                for place, (parameter, value) in enumerate(zip(placed, args, strict=True))
+            ],
+            {
+                name: value if parameter.type is None else self._one(name, parameter.type, None, value)
+                for parameter, (name, value) in zip(named, kwargs.items(), strict=True)
+            },
+        )
+
+    def _one(self, name: str, kind: Any, place: int | None, value: Any) -> Any:
+        try:
+            return msgspec.convert(value, kind, str_keys=True, dec_hook=_read_model)
+        except msgspec.ValidationError:
+            pass  # exact types win; only after them may "7" stand for 7
+        try:
+            return msgspec.convert(value, kind, strict=False, str_keys=True, dec_hook=_read_model)
+        except msgspec.ValidationError as error:
+            pointer = f"/kwargs/{name}" if place is None else f"/args/{place}"
+            raise self._refusal(
+                f"cannot take its argument {name!r}: {error}", pointer=pointer, code="type"
+            ) from None
+
+    def _argument(self, name: str) -> str:
+        return f"argument {name!r} of {self.task}"
+
+    def _refusal(self, problem: str, *, pointer: str, code: str, hint: str = "") -> InvalidInput:
+        return InvalidInput(f"{self.task} {problem}", hint=hint, pointer=pointer, code=code)
+
+
+def read_signature(function: Callable[..., Any], task: str) -> Signature:
+    """Read what a function takes; an annotation that cannot be understood leaves its argument unchecked."""
+    try:
+        declared = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # written in C, and silent about it
+        return Signature(task=task, rest=Parameter("args"), others=Parameter("kwargs"))
+    hints = [_hint(function, parameter) for parameter in declared]
+    wants_context = bool(declared) and _is_context(declared[0], hints[0])
+    if wants_context:
+        del declared[0], hints[0]
+    sorts = [parameter.kind for parameter in declared]
+    known = [
+        Parameter(p.name, hint if _is_readable(hint) else None, _is_required(p))
+        for p, hint in zip(declared, hints, strict=True)
+    ]
+    pairs = list(zip(known, sorts, strict=True))
+    return Signature(
+        task=task,
+        by_position=tuple(p for p, sort in pairs if sort in _BY_POSITION),
+        by_name={p.name: p for p, sort in pairs if sort in _BY_NAME},
+        rest=next((p for p, sort in pairs if sort is Kind.VAR_POSITIONAL), None),
+        others=next((p for p, sort in pairs if sort is Kind.VAR_KEYWORD), None),
+        required=tuple(p.name for p in known if p.required),
+        wants_context=wants_context,
+        schema=_schema(known, declared),
+    )
+
+
+def _hint(function: Callable[..., Any], parameter: Kind) -> Any:
+    """What an annotation means; one that cannot be resolved stays the text that it is."""
+    inner = inspect.unwrap(function)
+    inner = getattr(inner, "func", inner)  # functools.partial
+    names = getattr(inner, "__globals__", None) or getattr(type(inner).__call__, "__globals__", {})
+    lone = SimpleNamespace(__annotations__={parameter.name: parameter.annotation})
+    try:
+        return get_type_hints(lone, globalns=names, include_extras=True)[parameter.name]
+    except Exception:  # noqa: BLE001 - an annotation is any expression, and may raise anything
+        return parameter.annotation
+
+
+def _is_context(parameter: Kind, hint: Any) -> bool:
+    """By name, as this module lies below the worker's; the text is all there is under `if TYPE_CHECKING`."""
+    if parameter.kind not in _BY_POSITION:
+        return False
+    if isinstance(hint, str):
+        named_so = hint.strip("\"' ").rpartition(".")[2] == "Context"
+    else:
+        named_so = (
+            getattr(hint, "__name__", "") == "Context"
+            and str(getattr(hint, "__module__", "")).partition(".")[0] == "bellringer"
+        )
+    return named_so or parameter.name == "ctx"
+
+
+def _is_required(parameter: Kind) -> bool:
+    open_ended = parameter.kind in (Kind.VAR_POSITIONAL, Kind.VAR_KEYWORD)
+    return parameter.default is Kind.empty and not open_ended
+
+
+def _is_readable(hint: Any) -> bool:
+    if hint is Kind.empty or hint is Any or isinstance(hint, str):
+        return False
+    try:
+        msgspec.json.schema(hint, schema_hook=_model_schema)
+    except Exception:  # noqa: BLE001 - a type of someone else's; it is left alone
+        return False
+    return True
+
+
+def _schema(known: Sequence[Parameter], declared: Sequence[Kind]) -> dict[str, Any]:
+    """The arguments as one JSON object, which is how forms and requests give them."""
+    listed = [
+        (p, d)
+        for p, d in zip(known, declared, strict=True)
+        if d.kind not in (Kind.VAR_POSITIONAL, Kind.VAR_KEYWORD)
+    ]
+    types = [Any if p.type is None else p.type for p, _ in listed]
+    schemas, shared = msgspec.json.schema_components(
+        types, schema_hook=_model_schema, ref_template="#/$defs/{name}"
+    )
+    properties = {
+        p.name: {**schema, **_default(d.default)} for (p, d), schema in zip(listed, schemas, strict=True)
+    }
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [p.name for p, _ in listed if p.required],
+        "additionalProperties": any(d.kind is Kind.VAR_KEYWORD for d in declared),
+        **({"$defs": shared} if shared else {}),
+    }
+
+
+def _default(value: Any) -> dict[str, Any]:
+    if value is Kind.empty:
+        return {}
+    try:
+        return {"default": to_plain(value)}
+    except InvalidInput:
+        return {}
+
+
+def _read_model(kind: Any, value: Any) -> Any:
+    """How msgspec reads a type that it does not know: pydantic's models read themselves."""
+    if hasattr(kind, "model_validate"):
+        return kind.model_validate(value)
+    raise NotImplementedError
+
+
+def _model_schema(kind: Any) -> dict[str, Any]:
+    if hasattr(kind, "model_validate"):
+        return {"type": "object"}
+    raise NotImplementedError

@@ -1,0 +1,173 @@
+"""Jobs in the database: the definitions, and the calls that change them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from bellringer.errors import Conflict
+from bellringer.runs import Spec
+from bellringer.schedule import Schedule, parse
+from bellringer.store.pool import Store
+from bellringer.store.queries import load
+
+_SQL = load("jobs")
+
+
+class Stale(Exception):  # noqa: N818 - it is a verdict, not an error: compute the instants anew
+    """The locks took so long that a hand may have passed beyond the instants that were sent along."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instants:
+    """What the schedules of some jobs name right after `asof`: where a new hand starts, and what one may have passed."""
+
+    asof: datetime
+    first: Mapping[int, datetime]
+    soon: Sequence[tuple[int, datetime]]
+
+    def arguments(self) -> tuple[list[int], list[datetime], list[int], list[datetime]]:
+        return (
+            list(self.first.keys()),
+            list(self.first.values()),
+            [schedule_id for schedule_id, _ in self.soon],
+            [instant for _, instant in self.soon],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """A job as it was taken: its id, its revision, and since when it counts."""
+
+    job_id: UUID
+    revision: int
+    active_since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job as it is stored."""
+
+    job_id: UUID
+    name: str
+    task: str
+    spec: Spec
+    schedules: tuple[Schedule, ...]
+    schedule_ids: tuple[int, ...]
+    pool: str
+    priority: int
+    misfire: str
+    overlap: str
+    starts_at: datetime | None
+    ends_at: datetime | None
+    enabled: bool
+    paused_at: datetime | None
+    paused_by: str | None
+    paused_reason: str | None
+    paused_until: datetime | None
+    owner: str
+    tags: tuple[str, ...]
+    revision: int
+    created_at: datetime
+    updated_at: datetime
+    once_at: datetime | None
+    delay: timedelta | None
+    next_at: datetime | None
+    timer_at: datetime | None
+
+    @property
+    def next_fire(self) -> datetime | None:
+        """When it is due next, as far as the database knows now."""
+        known = [moment for moment in (self.next_at, self.timer_at) if moment is not None]
+        return min(known) if known and not self.paused_at and self.enabled else None
+
+
+async def register(store: Store, rows: Sequence[Mapping[str, Any]], who: str, instants: Instants) -> list[Registered]:
+    """Create or change jobs in one call. A name that is taken, or a revision that moved, refuses all of them."""
+    document = msgspec.json.encode(rows).decode()
+    try:
+        answer = await store.pool.fetch(_SQL.register, document, instants.asof, who, *instants.arguments())
+    except asyncpg.UniqueViolationError as error:
+        raise Conflict(
+            "a job of that name exists already", hint="choose another name, or change the job that has it"
+        ) from error
+    except asyncpg.PostgresError as error:
+        raise translate(error) from error
+    return [Registered(**dict(row)) for row in answer]
+
+
+async def pause(
+    store: Store, job_id: UUID, tenant_id: int, who: str, reason: str | None, until: datetime | None
+) -> int | None:
+    revision: int | None = await store.pool.fetchval(_SQL.pause, job_id, tenant_id, who, reason, until)
+    return revision
+
+
+async def resume(store: Store, job_id: UUID, tenant_id: int, who: str, instants: Instants) -> int | None:
+    try:
+        revision: int | None = await store.pool.fetchval(
+            _SQL.resume, job_id, tenant_id, who, instants.asof, *instants.arguments()
+        )
+    except asyncpg.PostgresError as error:
+        raise translate(error) from error
+    return revision
+
+
+async def retire(store: Store, job_id: UUID, tenant_id: int, who: str) -> int | None:
+    revision: int | None = await store.pool.fetchval(_SQL.retire, job_id, tenant_id, who)
+    return revision
+
+
+async def get(store: Store, job_id: UUID, tenant_id: int) -> Job | None:
+    row = await store.pool.fetchrow(_SQL.get, job_id, tenant_id)
+    return _job(row) if row else None
+
+
+async def find(store: Store, tenant_id: int, name: str) -> tuple[UUID, int] | None:
+    """The id and revision of the job of that name."""
+    row = await store.pool.fetchrow(_SQL.find, tenant_id, name)
+    return (row["job_id"], row["revision"]) if row else None
+
+
+async def find_many(store: Store, tenant_id: int, names: Sequence[str]) -> Mapping[str, tuple[UUID, int]]:
+    """The ids and revisions of jobs by their names, in lower case."""
+    rows = await store.pool.fetch(_SQL.find_many, tenant_id, [name.lower() for name in names])
+    return {row["name"].lower(): (row["job_id"], row["revision"]) for row in rows}
+
+
+async def listing(store: Store, tenant_id: int, after: UUID | None, most: int) -> list[Job]:
+    return [_job(row) for row in await store.pool.fetch(_SQL.list, tenant_id, after, most)]
+
+
+async def lapsed(store: Store, most: int) -> list[tuple[UUID, int]]:
+    """Jobs whose pause is over."""
+    return [(row["job_id"], row["tenant_id"]) for row in await store.pool.fetch(_SQL.lapsed, most)]
+
+
+async def revisions(store: Store, job_id: UUID, most: int) -> list[Mapping[str, Any]]:
+    rows = await store.pool.fetch(_SQL.revisions, job_id, most)
+    return [{**dict(row), "definition": msgspec.json.decode(row["definition"])} for row in rows]
+
+
+def translate(error: asyncpg.PostgresError) -> Exception:
+    """Our own conditions, raised inside the database, as what they mean."""
+    if error.sqlstate == "BR001":
+        return Stale()
+    if error.sqlstate == "BR002":
+        return Conflict("the job was changed by someone else meanwhile", hint="read it again and repeat the change")
+    return error
+
+
+def _job(row: asyncpg.Record) -> Job:
+    values = dict(row)
+    values["spec"] = msgspec.json.decode(row["spec"], type=Spec)
+    values["schedules"] = tuple(parse(document) for document in msgspec.json.decode(row["schedules"]))
+    values["schedule_ids"] = tuple(row["schedule_ids"])
+    values["tags"] = tuple(row["tags"])
+    return Job(**values)

@@ -1,0 +1,308 @@
+-- The tables of the engine. History (runs, attempts, logs) is inserted and dropped by the day, never updated;
+-- rows live in queue and timers only while there is work to do.
+
+set local search_path to bellringer;
+
+-- Schedule time. Production reads the transaction's clock; tests and the simulator replace this body, so the
+-- real engine runs on their clock. It stays a plain SQL function so that the planner can inline it.
+create function now() returns timestamptz language sql stable parallel safe as 'select pg_catalog.now()';
+
+create type cause as enum ('schedule', 'send', 'manual', 'backfill', 'catchup', 'replay', 'workflow');
+create type outcome as enum ('ok', 'failed', 'timed_out', 'lost', 'cancelled');
+create type run_state as enum ('queued', 'blocked', 'running', 'retrying', 'succeeded', 'dead', 'cancelled', 'skipped');
+
+create table cluster (
+  only_row  boolean primary key default true check (only_row),
+  shards    smallint not null check (shards between 1 and 1024),
+  made_at   timestamptz not null default pg_catalog.now()
+);
+insert into cluster (shards) values (64);
+
+create table tenants (
+  tenant_id    integer generated always as identity primary key,
+  name         text not null unique,
+  weight       real not null default 1,
+  quotas       jsonb not null default '{}',
+  suspended_at timestamptz,
+  created_at   timestamptz not null default pg_catalog.now()
+);
+insert into tenants (name) values ('default');
+
+create table pools (
+  pool_id    smallint generated always as identity primary key,
+  name       text not null unique,
+  created_at timestamptz not null default pg_catalog.now()
+);
+insert into pools (name) values ('short'), ('long');
+
+create table tasks (
+  task_id    integer generated always as identity primary key,
+  name       text not null unique,
+  schema     jsonb not null default '{}',
+  doc        text not null default '',
+  created_at timestamptz not null default pg_catalog.now()
+);
+
+-- Wide and rarely updated; a claim reads its spec.
+create table jobs (
+  job_id        uuid primary key,
+  tenant_id     integer not null references tenants,
+  shard         smallint not null,
+  name          text not null,
+  task_id       integer not null references tasks,
+  spec          jsonb not null,                 -- arguments, timeout, retry, delivery
+  schedules     jsonb not null default '[]',    -- as the user wrote them
+  schedule_ids  integer[] not null default '{}',-- the cohorts that it is a member of while it is active
+  once_at       timestamptz,                    -- a one-shot's instant
+  delay         interval,                       -- from the end of one run to the next
+  pool_id       smallint not null references pools,
+  priority      smallint not null,
+  misfire       text not null,
+  overlap       text not null,
+  starts_at     timestamptz,
+  ends_at       timestamptz,
+  enabled       boolean not null default true,  -- what its author declared
+  paused_at     timestamptz,                    -- what an operator did
+  paused_by     text,
+  paused_reason text,
+  paused_until  timestamptz,
+  owner         text not null default 'api',
+  tags          text[] not null default '{}',
+  revision      integer not null default 1,
+  created_at    timestamptz not null,
+  updated_at    timestamptz not null,
+  deleted_at    timestamptz
+);
+create unique index jobs_name on jobs (tenant_id, lower(name)) where deleted_at is null;
+create index jobs_paused_until on jobs (paused_until) where paused_until is not null;
+create index jobs_tenant on jobs (tenant_id, job_id) where deleted_at is null;
+
+create table job_revisions (
+  job_id       uuid not null,
+  revision     integer not null,
+  effective_at timestamptz not null,
+  what         text not null,                   -- created, changed, paused, resumed, deleted
+  who          text not null,
+  why          text,
+  definition   jsonb not null,
+  primary key (job_id, revision)
+);
+
+-- Interned: all that changes the instants. Every column is filled, so equal schedules are one row.
+create table schedules (
+  schedule_id integer generated always as identity primary key,
+  kind        text not null,
+  expression  text not null,
+  timezone    text not null,
+  anchor      text not null,
+  seconds     boolean not null,
+  dst         text not null,
+  unique (kind, expression, timezone, anchor, seconds, dst)
+);
+
+-- One clock hand for all the jobs of a shard that share a schedule.
+create table cohorts (
+  shard       smallint not null,
+  schedule_id integer not null,
+  next_at     timestamptz not null,
+  cursor      uuid,                             -- the last member that got next_at, while it is being fired in chunks
+  primary key (shard, schedule_id)
+) with (fillfactor = 70);
+create index cohorts_due on cohorts (shard, next_at);
+
+-- Narrow, and all that a fire needs; read in order.
+create table members (
+  shard        smallint not null,
+  schedule_id  integer not null,
+  job_id       uuid not null,
+  tenant_id    integer not null,
+  task_id      integer not null,
+  revision     integer not null,
+  pool_id      smallint not null,
+  priority     smallint not null,
+  misfire      smallint not null,
+  overlap      smallint not null,
+  active_since timestamptz not null,
+  active_until timestamptz,
+  primary key (shard, schedule_id, job_id)
+);
+
+-- One-shots, fixed delays and far retries, until they are due.
+create table timers (
+  job_id        uuid not null,
+  scheduled_for timestamptz not null,
+  slot          bigint not null,
+  due_at        timestamptz not null,
+  shard         smallint not null,
+  pool_id       smallint not null,
+  priority      smallint not null,
+  attempt       smallint not null default 0,
+  attempt_floor smallint not null default 0,
+  tenant_id     integer not null,
+  task_id       integer not null,
+  revision      integer,
+  cause         cause not null,
+  rearms        boolean not null default false,
+  spec          jsonb,
+  primary key (job_id, scheduled_for, slot)
+);
+create index timers_due on timers (shard, due_at);
+
+create table runs (
+  job_id        uuid not null,
+  scheduled_for timestamptz not null,
+  slot          bigint not null,
+  fired_at      timestamptz not null,
+  token         bigint not null,                -- of the lease that it was born under; 0: born of a request
+  tenant_id     integer not null,
+  task_id       integer not null,
+  revision      integer,                        -- of the job that it was born of; null: it has no job
+  shard         smallint not null,
+  pool_id       smallint not null,
+  priority      smallint not null,
+  cause         cause not null,
+  born_as       run_state not null,
+  reason        text,
+  spec          jsonb,
+  primary key (job_id, scheduled_for, slot)
+) partition by range (scheduled_for);
+create index runs_recent on runs (tenant_id, scheduled_for);
+
+-- blocked is a set of bits, so that two reasons may hold a run at once: 1 its job is paused, 2 its predecessor is
+-- unfinished, 4 no live worker knows its task.
+create table queue (
+  job_id           uuid not null,
+  scheduled_for    timestamptz not null,
+  slot             bigint not null,
+  available_at     timestamptz not null,
+  claimed_at       timestamptz,
+  tenant_id        integer not null,
+  task_id          integer not null,
+  worker_id        integer,
+  revision         integer,
+  shard            smallint not null,
+  pool_id          smallint not null,
+  priority         smallint not null,
+  attempt          smallint not null default 0,
+  attempt_floor    smallint not null default 0,  -- attempts that do not count: before a redrive, or snoozed
+  blocked          smallint not null default 0,
+  rearms           boolean not null default false,
+  cancel_requested boolean not null default false,
+  cause            cause not null,
+  spec             jsonb,
+  progress         jsonb,
+  primary key (job_id, scheduled_for, slot)
+) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
+        autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 100000);
+create index queue_ready on queue (pool_id, tenant_id, priority desc, available_at) where worker_id is null and blocked = 0;
+create index queue_held on queue (worker_id) where worker_id is not null;
+create index queue_blocked on queue (blocked, task_id) where blocked <> 0;
+
+create table attempts (
+  job_id        uuid not null,
+  scheduled_for timestamptz not null,
+  slot          bigint not null,
+  started_at    timestamptz,
+  finished_at   timestamptz not null,
+  tenant_id     integer not null,
+  worker_id     integer,
+  revision      integer,
+  attempt       smallint not null,              -- 0: the run ended without a try
+  outcome       outcome,
+  ends_as       run_state,                      -- set on the one that ends the run
+  error         jsonb,
+  result        jsonb,
+  primary key (job_id, scheduled_for, slot, attempt)
+) partition by range (scheduled_for);
+create index attempts_ended on attempts (tenant_id, ends_as, finished_at) where ends_as <> 'succeeded';
+
+create sequence log_lines;
+create table logs (
+  job_id        uuid not null,
+  scheduled_for timestamptz not null,
+  slot          bigint not null,
+  attempt       smallint not null,
+  line          bigint not null default nextval('log_lines'),
+  at            timestamptz not null,
+  level         text not null,
+  message       text not null,
+  fields        jsonb
+) partition by range (scheduled_for);
+create index logs_of_run on logs (job_id, scheduled_for, slot, line);
+
+-- Occurrences that got no run, as ranges: from_at is in it, to_at is not.
+create table gaps (
+  job_id      uuid not null,
+  from_at     timestamptz not null,
+  to_at       timestamptz not null,
+  count       bigint,                           -- null: the range is exact, the occurrences in it were not counted
+  reason      text not null,
+  into_at     timestamptz,                      -- the occurrence that ran in their place
+  recorded_at timestamptz not null,
+  primary key (job_id, from_at, to_at)
+);
+
+create table dead_letters (
+  job_id        uuid not null,
+  scheduled_for timestamptz not null,
+  slot          bigint not null,
+  tenant_id     integer not null,
+  task_id       integer not null,
+  attempt       smallint not null,
+  died_at       timestamptz not null,
+  reason        text not null,
+  error         jsonb,
+  fingerprint   text not null,
+  primary key (job_id, scheduled_for, slot)
+);
+create index dead_letters_newest on dead_letters (tenant_id, died_at);
+create index dead_letters_day on dead_letters (scheduled_for);
+
+create table send_keys (
+  tenant_id     integer not null,
+  key           text not null,
+  job_id        uuid not null,
+  scheduled_for timestamptz not null,
+  slot          bigint not null,
+  expires_at    timestamptz not null,
+  primary key (tenant_id, key)
+);
+create index send_keys_expired on send_keys (expires_at);
+
+-- Time says who may try for a shard; only the token says who may write.
+create table leases (
+  shard      smallint primary key,
+  holder     uuid,
+  token      bigint not null default 0,
+  expires_at timestamptz not null default '-infinity'
+) with (fillfactor = 50);
+insert into leases (shard) select s from cluster, generate_series(0, shards - 1) s;
+
+create table nodes (
+  node_id    uuid primary key,
+  name       text not null,
+  host       text not null,
+  pid        integer not null,
+  version    text not null,
+  started_at timestamptz not null,
+  seen_at    timestamptz not null,
+  shards     integer not null default 0,
+  fired      bigint not null default 0,
+  refused    bigint not null default 0,         -- writes that the fence refused: each one is a split brain that did no harm
+  skew       double precision not null default 0
+);
+
+create table workers (
+  worker_id  integer generated always as identity primary key,
+  name       text not null,
+  host       text not null,
+  pid        integer not null,
+  version    text not null,
+  pools      jsonb not null,                    -- {"short": slots}
+  task_ids   integer[] not null,
+  state      text not null default 'live' check (state in ('live', 'draining', 'stopped', 'lost')),
+  busy       integer not null default 0,
+  started_at timestamptz not null,
+  seen_at    timestamptz not null
+);
+create index workers_present on workers (seen_at) where state in ('live', 'draining');

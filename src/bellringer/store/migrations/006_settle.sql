@@ -1,0 +1,99 @@
+-- Settle: record how attempts ended, fenced by worker and attempt. Fewer rows settled than given means that someone
+-- else owns the others now; their reports came too late and are dropped.
+set local search_path to bellringer;
+
+-- e_ends is null for another attempt after e_wait seconds; near ones go back to the queue, far ones wait in timers.
+-- `worker_id + 0` hides the held index: the planner would read all rows of the worker for each row that ended.
+create function settle(p_worker integer, e_job uuid[], e_at timestamptz[], e_slot bigint[], e_attempt smallint[],
+                       e_outcome text[], e_ends text[], e_wait double precision[], e_counted boolean[], e_ran double precision[],
+                       e_error text[], e_result text[], e_reason text[], e_fingerprint text[]) returns integer
+language plpgsql set search_path = bellringer, pg_temp
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+declare
+  n_ended integer;
+  n_again integer := 0;
+begin
+  if array_position(e_ends, null) is not null then      -- a pause of these jobs comes before or after, not between
+    perform 1 from jobs j where j.job_id = any (e_job) order by j.job_id for share;
+  end if;
+
+  with ended as (
+    delete from queue q using unnest(e_job, e_at, e_slot, e_attempt, e_outcome, e_ends, e_ran, e_error, e_result, e_reason, e_fingerprint)
+      e (job_id, at, slot, attempt, outcome, ends, ran, error, result, reason, fingerprint)
+    where q.job_id = e.job_id and q.scheduled_for = e.at and q.slot = e.slot and q.worker_id + 0 = p_worker and q.attempt = e.attempt
+      and (e.ends is not null or q.cancel_requested)
+    returning q.job_id, q.scheduled_for, q.slot, q.attempt, q.tenant_id, q.task_id, q.revision, q.rearms, e.outcome,
+              coalesce(e.ends, 'cancelled') as ends, e.ran, e.error, e.result, e.reason, e.fingerprint),
+  written as (
+    insert into attempts (job_id, scheduled_for, slot, started_at, finished_at, tenant_id, worker_id, revision, attempt, outcome,
+                          ends_as, error, result)
+    select job_id, scheduled_for, slot, bellringer.now() - ran * interval '1 second', bellringer.now(), tenant_id, p_worker, revision,
+           attempt, outcome::outcome, ends::run_state, error::jsonb, result::jsonb
+    from ended),
+  died as (
+    insert into dead_letters (job_id, scheduled_for, slot, tenant_id, task_id, attempt, died_at, reason, error, fingerprint)
+    select job_id, scheduled_for, slot, tenant_id, task_id, attempt, bellringer.now(), reason, error::jsonb, fingerprint
+    from ended where ends = 'dead' on conflict do nothing),
+  armed as (
+    insert into timers (job_id, scheduled_for, slot, due_at, shard, pool_id, priority, tenant_id, task_id, revision, cause, rearms)
+    select j.job_id, bellringer.now() + j.delay, 0, bellringer.now() + j.delay, j.shard, j.pool_id, j.priority, j.tenant_id, j.task_id,
+           j.revision, 'schedule', true
+    from ended e join jobs j on j.job_id = e.job_id
+    where e.rearms and j.delay is not null and j.enabled and j.paused_at is null and j.deleted_at is null
+      and (j.ends_at is null or j.ends_at >= bellringer.now() + j.delay)
+    on conflict do nothing)
+  select count(*) from ended into n_ended;
+
+  if array_position(e_ends, null) is not null then
+    with given as materialized (
+      select * from unnest(e_job, e_at, e_slot, e_attempt, e_outcome, e_ends, e_wait, e_counted, e_ran, e_error)
+        e (job_id, at, slot, attempt, outcome, ends, wait, counted, ran, error) where e.ends is null),
+    near as (
+      update queue q set worker_id = null, claimed_at = null, progress = null,
+             available_at = bellringer.now() + e.wait * interval '1 second',
+             attempt_floor = q.attempt_floor + (not e.counted)::int,
+             blocked = case when exists (select 1 from jobs j where j.job_id = q.job_id and j.paused_at is not null)
+                            then q.blocked | 1 else q.blocked end
+      from given e
+      where q.job_id = e.job_id and q.scheduled_for = e.at and q.slot = e.slot and q.worker_id + 0 = p_worker and q.attempt = e.attempt
+        and e.wait <= 60
+      returning q.job_id, q.scheduled_for, q.slot, q.attempt, q.tenant_id, q.revision, e.outcome, e.ran, e.error),
+    far as (
+      delete from queue q using given e
+      where q.job_id = e.job_id and q.scheduled_for = e.at and q.slot = e.slot and q.worker_id + 0 = p_worker and q.attempt = e.attempt
+        and e.wait > 60
+      returning q.*, e.outcome, e.ran, e.error, e.wait, e.counted),
+    later as (
+      insert into timers (job_id, scheduled_for, slot, due_at, shard, pool_id, priority, attempt, attempt_floor, tenant_id, task_id,
+                          revision, cause, rearms, spec)
+      select job_id, scheduled_for, slot, bellringer.now() + wait * interval '1 second', shard, pool_id, priority, attempt,
+             attempt_floor + (not counted)::int, tenant_id, task_id, revision, cause, rearms, spec
+      from far),
+    written as (
+      insert into attempts (job_id, scheduled_for, slot, started_at, finished_at, tenant_id, worker_id, revision, attempt, outcome, error)
+      select job_id, scheduled_for, slot, bellringer.now() - ran * interval '1 second', bellringer.now(), tenant_id, p_worker, revision,
+             attempt, outcome::outcome, error::jsonb
+      from (select job_id, scheduled_for, slot, attempt, tenant_id, revision, outcome, ran, error from near
+            union all
+            select job_id, scheduled_for, slot, attempt, tenant_id, revision, outcome, ran, error from far) a
+      returning 1)
+    select count(*) from written into n_again;
+  end if;
+  return n_ended + n_again;
+end $$;
+
+-- Rows that a worker took and did not start go back as if they had never been taken.
+create function give_back(p_worker integer, e_job uuid[], e_at timestamptz[], e_slot bigint[], e_attempt smallint[]) returns integer
+language plpgsql set search_path = bellringer, pg_temp
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+declare n integer;
+begin
+  perform 1 from jobs j where j.job_id = any (e_job) order by j.job_id for share;
+  update queue q set worker_id = null, claimed_at = null, attempt = q.attempt - 1,
+         blocked = case when exists (select 1 from jobs j where j.job_id = q.job_id and j.paused_at is not null)
+                        then q.blocked | 1 else q.blocked end
+  from unnest(e_job, e_at, e_slot, e_attempt) e (job_id, at, slot, attempt)
+  where q.job_id = e.job_id and q.scheduled_for = e.at and q.slot = e.slot and q.worker_id + 0 = p_worker and q.attempt = e.attempt;
+  get diagnostics n = row_count;
+  return n;
+end $$;

@@ -1,0 +1,119 @@
+-- Runs that people and programs ask for, stop and revive. Each is one call.
+set local search_path to bellringer;
+
+-- A send has no job: what to run travels with the run. With a key, a second send within the key's time answers the first run.
+create function send(p_tenant integer, p_job uuid, p_shard smallint, p_task integer, p_pool smallint, p_priority smallint,
+                     p_at timestamptz, p_spec jsonb, p_key text, p_cause cause,
+                     out o_job_id uuid, out o_scheduled_for timestamptz, out o_slot bigint, out o_created boolean)
+language plpgsql set search_path = bellringer, pg_temp as $$
+declare t timestamptz := bellringer.now();
+begin
+  o_job_id := p_job; o_scheduled_for := coalesce(p_at, t); o_slot := 0; o_created := true;
+  if p_key is not null then
+    delete from send_keys where tenant_id = p_tenant and key = p_key and expires_at <= t;
+    insert into send_keys (tenant_id, key, job_id, scheduled_for, slot, expires_at)
+    values (p_tenant, p_key, o_job_id, o_scheduled_for, 0, greatest(o_scheduled_for, t) + interval '1 day')
+    on conflict do nothing;
+    if not found then
+      select s.job_id, s.scheduled_for, s.slot, false into o_job_id, o_scheduled_for, o_slot, o_created
+      from send_keys s where s.tenant_id = p_tenant and s.key = p_key;
+      return;
+    end if;
+  end if;
+  if o_scheduled_for > t then
+    insert into timers (job_id, scheduled_for, slot, due_at, shard, pool_id, priority, tenant_id, task_id, cause, spec)
+    values (o_job_id, o_scheduled_for, 0, o_scheduled_for, p_shard, p_pool, p_priority, p_tenant, p_task, p_cause, p_spec);
+    return;
+  end if;
+  insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, shard, pool_id, priority, cause, born_as, spec)
+  values (o_job_id, o_scheduled_for, 0, t, 0, p_tenant, p_task, p_shard, p_pool, p_priority, p_cause, 'queued', p_spec);
+  insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, shard, pool_id, priority, cause, spec)
+  values (o_job_id, o_scheduled_for, 0, o_scheduled_for, p_tenant, p_task, p_shard, p_pool, p_priority, p_cause, p_spec);
+end $$;
+
+-- A run of a job, now, by hand. The schedule's own occurrences live in slot 0; this takes the next free one.
+create function trigger_job(p_job uuid, p_tenant integer, p_spec jsonb, out o_scheduled_for timestamptz, out o_slot bigint)
+language plpgsql set search_path = bellringer, pg_temp as $$
+declare t timestamptz := bellringer.now();
+begin
+  perform 1 from jobs where job_id = p_job and tenant_id = p_tenant and deleted_at is null for share;
+  if not found then return; end if;
+  o_scheduled_for := t; o_slot := 0;
+  loop
+    o_slot := o_slot + 1;
+    insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, revision, shard, pool_id, priority, cause, born_as, spec)
+    select job_id, t, o_slot, t, 0, tenant_id, task_id, revision, shard, pool_id, priority, 'manual', 'queued', p_spec
+    from jobs where job_id = p_job on conflict do nothing;
+    exit when found;
+  end loop;
+  insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, revision, shard, pool_id, priority, cause, spec)
+  select job_id, t, o_slot, t, tenant_id, task_id, revision, shard, pool_id, priority, 'manual', p_spec from jobs where job_id = p_job;
+end $$;
+
+create function rearm(p_job uuid) returns void
+language sql set search_path = bellringer, pg_temp as $$
+  insert into timers (job_id, scheduled_for, slot, due_at, shard, pool_id, priority, tenant_id, task_id, revision, cause, rearms)
+  select job_id, bellringer.now() + delay, 0, bellringer.now() + delay, shard, pool_id, priority, tenant_id, task_id, revision, 'schedule', true
+  from jobs where job_id = p_job and delay is not null and enabled and paused_at is null and deleted_at is null
+    and (ends_at is null or ends_at >= bellringer.now() + delay)
+  on conflict do nothing
+$$;
+
+-- Cancel: what waits ends at once, what runs is asked to stop. Answers what the run is now, or null if there is none.
+create function cancel(p_job uuid, p_at timestamptz, p_slot bigint, p_tenant integer, p_reason text) returns text
+language plpgsql set search_path = bellringer, pg_temp as $$
+declare
+  q queue;
+  m timers;
+begin
+  delete from queue where job_id = p_job and scheduled_for = p_at and slot = p_slot and tenant_id = p_tenant and worker_id is null
+  returning * into q;
+  if q.job_id is null then
+    update queue set cancel_requested = true
+    where job_id = p_job and scheduled_for = p_at and slot = p_slot and tenant_id = p_tenant and worker_id is not null;
+    if found then return 'running'; end if;
+    delete from timers where job_id = p_job and scheduled_for = p_at and slot = p_slot and tenant_id = p_tenant returning * into m;
+    if m.job_id is null then return null; end if;
+    insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, revision, shard, pool_id, priority, cause, born_as, reason, spec)
+    select m.job_id, m.scheduled_for, m.slot, bellringer.now(), 0, m.tenant_id, m.task_id, m.revision, m.shard, m.pool_id, m.priority,
+           m.cause, 'cancelled', p_reason, m.spec
+    on conflict do nothing;
+  end if;
+  insert into attempts (job_id, scheduled_for, slot, attempt, finished_at, tenant_id, revision, outcome, ends_as, error)
+  values (p_job, p_at, p_slot, 0, bellringer.now(), p_tenant, coalesce(q.revision, m.revision), 'cancelled', 'cancelled',
+          jsonb_build_object('reason', p_reason))
+  on conflict do nothing;
+  if coalesce(q.rearms, m.rearms) then perform rearm(p_job); end if;
+  return 'cancelled';
+end $$;
+
+-- Redrive: the same runs, the same keys, attempts count on, with a full budget again.
+create function redrive(p_tenant integer, e_job uuid[], e_at timestamptz[], e_slot bigint[]) returns integer
+language plpgsql set search_path = bellringer, pg_temp as $$
+declare n integer;
+begin
+  with revived as (
+    delete from dead_letters d using unnest(e_job, e_at, e_slot) e (job_id, at, slot)
+    where d.job_id = e.job_id and d.scheduled_for = e.at and d.slot = e.slot and d.tenant_id = p_tenant returning d.*)
+  insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, revision, shard, pool_id, priority, attempt,
+                     attempt_floor, cause, spec)
+  select r.job_id, r.scheduled_for, r.slot, bellringer.now(), r.tenant_id, r.task_id, r.revision, r.shard, r.pool_id, r.priority,
+         v.attempt, v.attempt, r.cause, r.spec
+  from revived v join runs r on r.job_id = v.job_id and r.scheduled_for = v.scheduled_for and r.slot = v.slot
+  on conflict do nothing;
+  get diagnostics n = row_count;
+  return n;
+end $$;
+
+-- A retry that waits for its backoff is made available now.
+create function hasten(p_tenant integer, p_job uuid, p_at timestamptz, p_slot bigint) returns boolean
+language plpgsql set search_path = bellringer, pg_temp as $$
+begin
+  update queue set available_at = bellringer.now()
+  where job_id = p_job and scheduled_for = p_at and slot = p_slot and tenant_id = p_tenant and worker_id is null
+    and attempt > 0 and available_at > bellringer.now();
+  if found then return true; end if;
+  update timers set due_at = bellringer.now()
+  where job_id = p_job and scheduled_for = p_at and slot = p_slot and tenant_id = p_tenant and attempt > 0;
+  return found;
+end $$;

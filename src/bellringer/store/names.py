@@ -1,0 +1,96 @@
+"""Tenants, pools, tasks and schedules by their small numbers; read once, kept in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from bellringer.errors import NotFound
+from bellringer.schedule import Row, Schedule, from_row, to_row
+from bellringer.store.pool import Store
+from bellringer.store.queries import load
+
+_SQL = load("names")
+
+
+class Names:
+    """What is interned never changes, so every look-up is made at most once in a process."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._shards: int | None = None
+        self._tenants: dict[str, int] = {}
+        self._pools: dict[str, int] = {}
+        self._tasks: dict[str, int] = {}
+        self._schedules: dict[int, Schedule] = {}
+        self._rows: dict[Row, int] = {}
+
+    async def shards(self) -> int:
+        if self._shards is None:
+            self._shards = await self._store.pool.fetchval(_SQL.shards)
+        assert self._shards is not None
+        return self._shards
+
+    async def tenant_id(self, name: str) -> int:
+        if name not in self._tenants:
+            rows = await self._store.pool.fetch(_SQL.tenants)
+            self._tenants = {row["name"]: row["tenant_id"] for row in rows}
+        if name not in self._tenants:
+            raise NotFound(f"there is no tenant {name!r}")
+        return self._tenants[name]
+
+    async def tenant_names(self, ids: Collection[int]) -> Mapping[int, str]:
+        known = {number: name for name, number in self._tenants.items()}
+        if not set(ids) <= known.keys():
+            rows = await self._store.pool.fetch(_SQL.tenants)
+            self._tenants = {row["name"]: row["tenant_id"] for row in rows}
+            known = {number: name for name, number in self._tenants.items()}
+        return known
+
+    async def pool_ids(self, names: Iterable[str]) -> Mapping[str, int]:
+        """The numbers of these pools; a pool that nobody named before begins to exist."""
+        if missing := sorted(set(names) - self._pools.keys()):
+            await self._store.pool.execute(_SQL.add_pools, missing)
+            rows = await self._store.pool.fetch(_SQL.pools)
+            self._pools = {row["name"]: row["pool_id"] for row in rows}
+        return self._pools
+
+    async def task_ids(self, names: Iterable[str]) -> Mapping[str, int]:
+        """The numbers of these tasks; a task may be named before any worker knows it."""
+        if missing := sorted(set(names) - self._tasks.keys()):
+            await self._store.pool.execute(_SQL.add_tasks, missing)
+            rows = await self._store.pool.fetch(_SQL.tasks)
+            self._tasks = {row["name"]: row["task_id"] for row in rows}
+        return self._tasks
+
+    async def schedule_ids(self, schedules: Iterable[Schedule]) -> Mapping[Row, int]:
+        """The numbers of these schedules; equal schedules have one."""
+        rows = {to_row(schedule) for schedule in schedules}
+        if missing := sorted(rows - self._rows.keys(), key=str):
+            columns = _columns(missing)
+            await self._store.pool.execute(_SQL.add_schedules, *columns)
+            self._remember(await self._store.pool.fetch(_SQL.find_schedules, *columns))
+        return self._rows
+
+    async def schedules(self, ids: Collection[int]) -> Mapping[int, Schedule]:
+        """These schedules by their numbers."""
+        if missing := [number for number in ids if number not in self._schedules]:
+            self._remember(await self._store.pool.fetch(_SQL.read_schedules, missing))
+        return self._schedules
+
+    async def describe_tasks(self, described: Mapping[str, tuple[str, str]]) -> None:
+        """Keep what a worker says about its tasks: the JSON Schema of their arguments, and their docs."""
+        names = list(described)
+        schemas = [described[name][0] for name in names]
+        docs = [described[name][1] for name in names]
+        await self._store.pool.execute(_SQL.describe_tasks, names, schemas, docs)
+
+    def _remember(self, rows: Sequence[Mapping[str, object]]) -> None:
+        for row in rows:
+            schedule = from_row(*(row[k] for k in ("kind", "expression", "timezone", "anchor", "seconds", "dst")))  # type: ignore[arg-type]
+            number = int(str(row["schedule_id"]))
+            self._schedules[number] = schedule
+            self._rows[to_row(schedule)] = number
+
+
+def _columns(rows: Sequence[Row]) -> list[list[object]]:
+    return [[getattr(r, k) for r in rows] for k in ("kind", "expression", "timezone", "anchor", "seconds", "dst")]

@@ -1,0 +1,38 @@
+-- Names that hot rows carry as small numbers. Rows are only ever added, so what was read once stays true.
+
+-- name: tenants
+select tenant_id, name from tenants
+
+-- name: pools
+select pool_id, name from pools
+
+-- name: tasks
+select task_id, name from tasks
+
+-- name: shards
+select shards from cluster
+
+-- name: add_pools
+insert into pools (name) select unnest($1::text[]) on conflict do nothing
+
+-- name: add_tasks
+insert into tasks (name) select unnest($1::text[]) on conflict do nothing
+
+-- name: describe_tasks
+update tasks t set schema = u.schema::jsonb, doc = u.doc
+from unnest($1::text[], $2::text[], $3::text[]) u (name, schema, doc)
+where t.name = u.name and (t.schema is distinct from u.schema::jsonb or t.doc is distinct from u.doc)
+
+-- name: add_schedules
+insert into schedules (kind, expression, timezone, anchor, seconds, dst)
+select * from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::text[])
+on conflict do nothing
+
+-- name: find_schedules
+select s.schedule_id, s.kind, s.expression, s.timezone, s.anchor, s.seconds, s.dst
+from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::text[])
+  u (kind, expression, timezone, anchor, seconds, dst)
+join schedules s using (kind, expression, timezone, anchor, seconds, dst)
+
+-- name: read_schedules
+select schedule_id, kind, expression, timezone, anchor, seconds, dst from schedules where schedule_id = any ($1::integer[])

@@ -1,0 +1,109 @@
+"""Connections to the one truth."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from bellringer.errors import Unavailable
+
+# Errors after which the same call may succeed: the connection or the server went away, or two writers collided.
+RETRYABLE: Final = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.QueryCanceledError,
+    OSError,
+    TimeoutError,
+)
+
+SETTINGS: Final = {
+    "search_path": "bellringer",
+    "timezone": "UTC",
+    "statement_timeout": "30s",
+    "idle_in_transaction_session_timeout": "10s",
+    "tcp_keepalives_idle": "5",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "3",
+}
+
+
+async def _keep(_connection: object) -> None:
+    """No reset on release: pooled connections carry no session state."""
+
+
+class Store:
+    """A pool of connections; every statement is its own transaction unless it says otherwise."""
+
+    def __init__(self, pool: asyncpg.Pool[asyncpg.Record], dsn: str) -> None:
+        self.pool = pool
+        self.dsn = dsn
+
+    @classmethod
+    async def open(cls, dsn: str, *, size: int = 8, name: str = "bellringer") -> Store:
+        try:
+            pool = await asyncpg.create_pool(
+                dsn,
+                min_size=1,
+                max_size=size,
+                reset=_keep,
+                max_inactive_connection_lifetime=300,
+                command_timeout=60,
+                server_settings={**SETTINGS, "application_name": name},
+            )
+        except (OSError, TimeoutError, asyncpg.PostgresError) as error:
+            raise unreachable(dsn, error) from error
+        assert pool is not None
+        return cls(pool, dsn)
+
+    async def close(self) -> None:
+        try:
+            async with asyncio.timeout(5):
+                await self.pool.close()
+        except TimeoutError:
+            self.pool.terminate()
+
+    async def now(self) -> datetime:
+        """Schedule time, by the database's clock."""
+        moment: datetime = await self.pool.fetchval("select bellringer.now()")
+        return moment
+
+    @asynccontextmanager
+    async def listen(self, channel: str, heard: Callable[[str], None]) -> AsyncIterator[asyncpg.Connection[Any]]:
+        """A connection of its own that hears wake-ups; they are hints, and may be lost."""
+        connection = await connect(self.dsn, name="bellringer listener")
+        try:
+            await connection.add_listener(channel, lambda *args: heard(str(args[-1])))
+            yield connection
+        finally:
+            await connection.close(timeout=2)
+
+
+async def connect(dsn: str, *, name: str = "bellringer") -> asyncpg.Connection[Any]:
+    """One dedicated connection."""
+    try:
+        return await asyncpg.connect(dsn, server_settings={**SETTINGS, "application_name": name})
+    except (OSError, TimeoutError, asyncpg.PostgresError) as error:
+        raise unreachable(dsn, error) from error
+
+
+def unreachable(dsn: str, error: BaseException) -> Unavailable:
+    """Say which server does not answer, without its password."""
+    parts = urlsplit(dsn)
+    where = f"{parts.hostname}:{parts.port or 5432}" if parts.hostname else "its socket"
+    return Unavailable(
+        f"PostgreSQL at {where} does not answer: {error or type(error).__name__}",
+        hint="start it, or set BELLRINGER_DSN to one that runs",
+    )

@@ -1,0 +1,18 @@
+"""Reads named statements from the `.sql` file of a noun: `-- name: claim` begins the statement `claim`."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib import resources
+from types import SimpleNamespace
+
+_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+
+
+@cache
+def load(noun: str) -> SimpleNamespace:
+    """All statements of `<noun>.sql`, as attributes."""
+    text = resources.files("bellringer.store").joinpath(f"{noun}.sql").read_text()
+    parts = _NAME.split(text)[1:]
+    return SimpleNamespace(**{name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)})

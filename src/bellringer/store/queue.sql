@@ -1,0 +1,78 @@
+-- The queue: what is to be done now or soon, and who holds it.
+
+-- name: claim
+select job_id, scheduled_for, slot, attempt, attempt_floor, task_id, tenant_id, claimed_at, name, spec
+from bellringer.claim($1, $2, $3, $4, $5, $6)
+
+-- name: settle
+select bellringer.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+
+-- name: give_back
+select bellringer.give_back($1, $2, $3, $4, $5)
+
+-- name: held
+-- What a vanished worker held, with how often each run was lost before.
+select q.job_id, q.scheduled_for, q.slot, q.attempt, q.attempt_floor, q.task_id, q.tenant_id, q.claimed_at,
+       j.name, coalesce(q.spec, j.spec) as spec,
+       extract(epoch from bellringer.now() - q.claimed_at)::float8 as ran,
+       (select count(*) from attempts a where a.job_id = q.job_id and a.scheduled_for = q.scheduled_for and a.slot = q.slot
+          and a.outcome = 'lost' and a.attempt > q.attempt_floor) as lost
+from queue q left join jobs j on j.job_id = q.job_id
+where q.worker_id = $1 order by q.job_id, q.scheduled_for, q.slot limit $2
+
+-- name: cancels
+select job_id, scheduled_for, slot, attempt from queue where worker_id = $1 and cancel_requested
+
+-- name: report
+update queue q set progress = u.progress::jsonb
+from unnest($2::uuid[], $3::timestamptz[], $4::bigint[], $5::smallint[], $6::text[]) u (job_id, at, slot, attempt, progress)
+where q.job_id = u.job_id and q.scheduled_for = u.at and q.slot = u.slot and q.worker_id + 0 = $1 and q.attempt = u.attempt
+
+-- name: log
+insert into logs (job_id, scheduled_for, slot, attempt, at, level, message, fields)
+select job_id, scheduled_for, slot, attempt, at, level, message, fields::jsonb
+from unnest($1::uuid[], $2::timestamptz[], $3::bigint[], $4::smallint[], $5::timestamptz[], $6::text[], $7::text[], $8::text[])
+  with ordinality u (job_id, scheduled_for, slot, attempt, at, level, message, fields, ord) order by ord
+
+-- name: park
+-- Ready runs whose task no live worker of their pool knows are set aside, so that claims need not step over them.
+with known as materialized (
+  select distinct p.pool_id, t.task_id from workers w cross join unnest(w.task_ids) t (task_id)
+  join pools p on w.pools ? p.name where w.state = 'live'),
+strange as materialized (
+  select q.ctid from queue q
+  where q.worker_id is null and q.blocked = 0 and q.available_at <= bellringer.now() - interval '1 second'
+    and not exists (select 1 from known k where k.pool_id = q.pool_id and k.task_id = q.task_id)
+  limit $1 for update skip locked)
+update queue set blocked = blocked | 4 where ctid = any (array(select ctid from strange))
+
+-- name: unpark
+with known as materialized (
+  select distinct p.pool_id, t.task_id from workers w cross join unnest(w.task_ids) t (task_id)
+  join pools p on w.pools ? p.name where w.state = 'live'),
+familiar as materialized (
+  select q.ctid from queue q
+  where q.blocked <> 0 and q.blocked & 4 = 4 and exists (select 1 from known k where k.pool_id = q.pool_id and k.task_id = q.task_id)
+  limit $1 for update skip locked)
+update queue set blocked = blocked & ~4 where ctid = any (array(select ctid from familiar))
+
+-- name: rearm_orphans
+-- Jobs with a fixed delay that have neither a run under way nor a timer: something ended one without arming the next.
+insert into timers (job_id, scheduled_for, slot, due_at, shard, pool_id, priority, tenant_id, task_id, revision, cause, rearms)
+select j.job_id, bellringer.now() + j.delay, 0, bellringer.now() + j.delay, j.shard, j.pool_id, j.priority, j.tenant_id, j.task_id,
+       j.revision, 'schedule', true
+from jobs j where j.delay is not null and j.enabled and j.paused_at is null and j.deleted_at is null
+  and j.updated_at < bellringer.now() - j.delay - interval '30 seconds'
+  and (j.ends_at is null or j.ends_at >= bellringer.now() + j.delay)
+  and not exists (select 1 from queue q where q.job_id = j.job_id and q.rearms)
+  and not exists (select 1 from timers t where t.job_id = j.job_id and t.rearms)
+on conflict do nothing
+
+-- name: depths
+select p.name as pool,
+       count(*) filter (where q.worker_id is null and q.blocked = 0 and q.available_at <= bellringer.now()) as ready,
+       count(*) filter (where q.worker_id is not null) as running,
+       count(*) filter (where q.blocked <> 0) as blocked,
+       coalesce(extract(epoch from bellringer.now() - min(q.available_at)
+         filter (where q.worker_id is null and q.blocked = 0 and q.available_at <= bellringer.now())), 0)::float8 as oldest
+from pools p left join (select * from queue limit 200000) q on q.pool_id = p.pool_id group by p.name order by p.name

@@ -1,0 +1,1 @@
+"""The worker: claims runs, executes their tasks, settles what became of them."""

@@ -1,0 +1,36 @@
+"""What a worker holds: one claimed attempt, and the lines that it logs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from bellringer.runs import RunKey, Spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One attempt, as claimed. `attempt` is also its fencing token: it grows with every claim that executes."""
+
+    key: RunKey
+    attempt: int
+    spent: int  # attempts used since birth or the last redrive, this one included
+    task: str
+    spec: Spec
+    claimed_at: datetime
+    tenant: str = "default"
+    pool: str = "short"
+    job: str | None = None  # the job's name, where it has one
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line that a handler logged through its context."""
+
+    key: RunKey
+    attempt: int
+    at: datetime
+    level: str
+    message: str
+    fields: dict[str, Any] | None = None

@@ -1,0 +1,263 @@
+"""The evaluator against a walker that looks at every minute, and shares no code with it.
+
+The walker asks zoneinfo what the clock shows at each minute (or second) of UTC and matches that against sets.
+By elapsed time an occurrence is a minute whose showing matches. By the wall it is, for each matching time of
+each calendar day, the first minute at which the clock has come that far: all there is to gap and fold.
+"""
+
+from __future__ import annotations
+
+import calendar
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from itertools import accumulate
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bellringer.schedule import Cron, cron
+
+SPANS = {
+    "UTC": ("2027-11-01", "2028-04-01"),
+    "America/New_York": ("2025-02-01", "2027-04-01"),
+    "Europe/Berlin": ("2027-02-01", "2028-04-15"),
+    "Europe/Dublin": ("2025-09-01", "2026-11-15"),
+    "Australia/Lord_Howe": ("2025-09-01", "2026-11-01"),
+    "America/Sao_Paulo": ("2017-09-01", "2019-12-01"),
+    "Asia/Kathmandu": ("2026-01-01", "2026-07-01"),
+    "Pacific/Apia": ("2011-08-01", "2012-11-01"),
+    "Africa/Casablanca": ("2025-01-01", "2026-06-01"),
+    "Asia/Kolkata": ("2026-07-01", "2027-01-01"),
+    "Pacific/Chatham": ("2026-03-01", "2027-05-01"),
+}
+RHYTHMS = ["*/15 * * * *", "7-59/20 * * * *", "0 */2 * * *", "*/10 2 * * *", "5,50 * * * SUN"]
+FIXED = ["30 2 * * *", "30 1 * * *", "0 0 * * *", "0-59/15 1-3 * * *", "15,45 0,2,23 * * *", "5/20 2/5 * * *"]
+DAYS = [
+    "0 9 * * mon-fri",
+    "0 0 13 * FRI",
+    "30 2 */2 * SUN",
+    "0 3 29 2 *",
+    "59 23 L * *",
+    "30 2 L-3 JAN-JUN *",
+    "0 12 15W,1W,31W * *",
+    "0 0 LW * *",
+    "30 1 * 3,10,11 SUN#1,SUN#2,0L",
+    "0 2 30,31 12 7",
+    "0 0 * * 1-7/2",
+]
+WEEKDAYS = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"]
+MONTHS = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"]
+
+
+class Walk:
+    """What a zone's clock shows at each step of UTC, in steps since the year 1."""
+
+    def __init__(self, zone: str, start: datetime, end: datetime, step: int = 60) -> None:
+        self.start, self.end, self.step, self.a_day = start, end, step, 86_400 // step
+        where, first, last = ZoneInfo(zone), int(start.timestamp()), int(end.timestamp())
+        self.shown = array(
+            "q", map(self._show, (datetime.fromtimestamp(s, where) for s in range(first, last, step)))
+        )
+        self.come = array("q", accumulate(self.shown, max))
+        self.days = sorted({shown // self.a_day for shown in self.shown})
+
+    def _show(self, at: datetime) -> int:
+        seconds = at.toordinal() * 86_400 + at.hour * 3600 + at.minute * 60 + at.second
+        assert seconds % self.step == 0, "the zone's offset is no whole number of steps"
+        return seconds // self.step
+
+    def occurrences(self, expression: str) -> list[datetime]:
+        fields = expression.upper().split()
+        if len(fields) == 5:
+            fields.insert(0, "0")
+        seconds, minutes, hours = (numbers(fields[i], 0, top) for i, top in ((0, 59), (1, 59), (2, 23)))
+        times = {(h * 3600 + m * 60 + s) // self.step for h in hours for m in minutes for s in seconds}
+        is_day = day_test(fields[3], fields[4], fields[5])
+        fixed = fields[1][0] != "*" and fields[2][0] != "*"
+        found = self._by_wall(times, is_day) if fixed else self._by_elapsed(times, is_day)
+        return [self.start + timedelta(seconds=index * self.step) for index in found]
+
+    def _by_elapsed(self, times: set[int], is_day: Callable[[date], bool]) -> list[int]:
+        days = {day for day in self.days if is_day(date.fromordinal(day))}
+        a_day = self.a_day
+        return [i for i, shown in enumerate(self.shown) if shown % a_day in times and shown // a_day in days]
+
+    def _by_wall(self, times: set[int], is_day: Callable[[date], bool]) -> list[int]:
+        found: set[int] = set()
+        for day in range(self.days[0], self.days[-1] + 1):
+            if is_day(date.fromordinal(day)):
+                found.update(bisect_left(self.come, day * self.a_day + time) for time in times)
+        # What the clock had already passed at the start, or has not reached at the end, is not ours to tell.
+        return sorted(found - {0, len(self.come)})
+
+
+def numbers(field: str, low: int, high: int, names: tuple[str, ...] | list[str] = ()) -> set[int]:
+    for number, name in enumerate(names, start=low):
+        field = field.replace(name, str(number))
+    found: set[int] = set()
+    for item in field.split(","):
+        span, _, step = item.partition("/")
+        first, _, last = (f"{low}-{high}" if span == "*" else span).partition("-")
+        top = int(last) if last else high if step else int(first)
+        found.update(n for n in range(int(first), top + 1) if (n - int(first)) % int(step or 1) == 0)
+    return found
+
+
+def day_test(dom: str, month: str, dow: str) -> Callable[[date], bool]:
+    months = numbers(month, 1, 12, MONTHS)
+    by_date = [date_test(item) for item in dom.split(",")]
+    by_weekday = [weekday_test(item) for item in dow.split(",")]
+    join = all if dom[0] == "*" or dow[0] == "*" else any
+
+    def matches(day: date) -> bool:
+        return day.month in months and join(
+            [any(test(day) for test in by_date), any(test(day) for test in by_weekday)]
+        )
+
+    return matches
+
+
+def date_test(item: str) -> Callable[[date], bool]:
+    def last(day: date) -> int:
+        return calendar.monthrange(day.year, day.month)[1]
+
+    def nearest(day: date, target: int) -> bool:
+        workdays = [n for n in range(1, last(day) + 1) if day.replace(day=n).weekday() < 5]
+        return target <= last(day) and day.day == min(workdays, key=lambda n: abs(n - target))
+
+    if item == "LW":
+        return lambda day: nearest(day, last(day))
+    if item.endswith("W"):
+        return lambda day: nearest(day, int(item[:-1]))
+    if item.startswith("L"):
+        return lambda day: day.day == last(day) - int(item[2:] or 0)
+    return lambda day: day.day in numbers(item, 1, 31)
+
+
+def weekday_test(item: str) -> Callable[[date], bool]:
+    for number, name in enumerate(WEEKDAYS):
+        item = item.replace(name, str(number))
+    if item.endswith("L"):
+        return lambda day: (
+            day.isoweekday() % 7 == int(item[0]) % 7 and (day + timedelta(7)).month != day.month
+        )
+    if "#" in item:
+        return lambda day: day.isoweekday() % 7 == int(item[0]) % 7 and (day.day - 1) // 7 + 1 == int(item[2])
+    wanted = {n % 7 for n in numbers(item, 0, 6 if item[0] == "*" else 7)}
+    return lambda day: day.isoweekday() % 7 in wanted
+
+
+def inside(walk: Walk, found: list[datetime], margin: timedelta) -> list[datetime]:
+    return [instant for instant in found if walk.start + margin < instant <= walk.end - margin]
+
+
+def evaluated(walk: Walk, schedule: Cron, margin: timedelta) -> Iterator[datetime]:
+    return schedule.between(walk.start + margin, walk.end - margin)
+
+
+@pytest.fixture(scope="module", params=list(SPANS))
+def zone_walk(request: pytest.FixtureRequest) -> tuple[str, Walk]:
+    start, end = (datetime.fromisoformat(text).replace(tzinfo=UTC) for text in SPANS[request.param])
+    return request.param, Walk(request.param, start, end)
+
+
+@pytest.mark.parametrize("expression", RHYTHMS + FIXED + DAYS)
+def test_occurrences_over_years_are_those_of_the_minute_walker(
+    zone_walk: tuple[str, Walk], expression: str
+) -> None:
+    zone, walk = zone_walk
+    margin = timedelta(days=2)
+    expected = inside(walk, walk.occurrences(expression), margin)
+    schedule = cron(expression, tz=zone)
+    assert list(evaluated(walk, schedule, margin)) == expected
+    second = timedelta(seconds=1)
+    assert schedule.count_between(walk.start + margin + second, walk.end - margin + second) == len(expected)
+
+
+TRANSITIONS = {
+    "America/New_York": ("2026-03-08T07:00", "2026-11-01T06:00"),
+    "Australia/Lord_Howe": ("2026-04-04T15:00", "2026-10-03T15:30"),
+    "Europe/Dublin": ("2026-03-29T01:00", "2026-10-25T01:00"),
+    "America/Sao_Paulo": ("2018-11-04T03:00", "2019-02-17T02:00"),
+    "Pacific/Apia": ("2011-12-30T10:00", "2012-03-31T14:00"),
+    "Pacific/Chatham": ("2026-04-04T14:00", "2026-09-26T14:00"),
+    "Africa/Casablanca": ("2026-02-15T02:00", "2026-03-22T02:00"),
+    "Asia/Gaza": ("2011-08-31T21:00", "2011-03-31T22:01"),
+    "America/St_Johns": ("2011-03-13T03:31", "2010-11-07T02:31"),
+    "Asia/Pyongyang": ("2015-08-14T15:00", "2018-05-04T15:00"),
+    "America/Caracas": ("2007-12-09T07:00", "2016-05-01T07:00"),
+}
+
+
+def field(low: int, high: int) -> st.SearchStrategy[str]:
+    value = st.integers(low, high)
+    span = st.tuples(value, value).map(sorted)
+    item = st.one_of(
+        st.just("*"),
+        value.map(str),
+        span.map(lambda ends: f"{ends[0]}-{ends[1]}"),
+        st.integers(1, high - low).map(lambda step: f"*/{step}"),
+        span.flatmap(
+            lambda ends: st.integers(1, ends[1] - ends[0] + 1).map(lambda n: f"{ends[0]}-{ends[1]}/{n}")
+        ),
+    )
+    return st.lists(item, min_size=1, max_size=3).map(",".join)
+
+
+day_fields = st.one_of(
+    st.just("*"), field(1, 31), st.sampled_from(["L", "LW", "L-1", "L-3", "1W", "15W", "31W", "4,L"])
+)
+weekday_fields = st.one_of(
+    st.just("*"), st.just("*"), field(0, 6), st.sampled_from(["SUN#1", "SAT#2", "SUNL", "5-7", "0,SAT", "7"])
+)
+near_transitions = st.sampled_from([(zone, at) for zone, times in TRANSITIONS.items() for at in times])
+
+
+@settings(max_examples=250, deadline=None)
+@given(near_transitions, field(0, 59), st.one_of(field(0, 23), field(0, 3)), day_fields, weekday_fields)
+def test_any_expression_near_a_change_of_the_clock_is_read_as_the_minute_walker_reads_it(
+    place: tuple[str, str], minute: str, hour: str, day: str, weekday: str
+) -> None:
+    zone, at = place
+    change = datetime.fromisoformat(at).replace(tzinfo=UTC)
+    walk, margin = walk_near(zone, change, 60), timedelta(hours=27)
+    expression = f"{minute} {hour} {day} * {weekday}"
+    expected = inside(walk, walk.occurrences(expression), margin)
+    assert list(evaluated(walk, cron(expression, tz=zone), margin)) == expected
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "*/7 * * * * *",
+        "30 59 1 * * *",
+        "*/20 0,30 2 * * *",
+        "5 */30 1-3 * * *",
+        "0 0 0 * * *",
+        "59 59 23 * * *",
+    ],
+)
+@pytest.mark.parametrize(
+    ("zone", "at"), [(zone, at) for zone in list(TRANSITIONS)[:5] for at in TRANSITIONS[zone]]
+)
+def test_seconds_follow_the_same_rules_as_minutes(zone: str, at: str, expression: str) -> None:
+    change = datetime.fromisoformat(at).replace(tzinfo=UTC)
+    walk, margin = walk_near(zone, change, 1), timedelta(hours=27)
+    expected = inside(walk, walk.occurrences(expression), margin)
+    assert list(evaluated(walk, cron(expression, tz=zone, seconds=True), margin)) == expected
+
+
+_walks: dict[tuple[str, datetime, int], Walk] = {}
+
+
+def walk_near(zone: str, change: datetime, step: int) -> Walk:
+    """A window wide enough that a whole skipped day (Apia) lies well inside it."""
+    key = (zone, change, step)
+    if key not in _walks:
+        around = timedelta(days=3) if step == 60 else timedelta(hours=33)
+        _walks[key] = Walk(zone, change - around, change + around, step)
+    return _walks[key]
