@@ -37,12 +37,12 @@ def parse_duration(value: str | float | timedelta, *, what: str = "duration") ->
         return _from_microseconds(_read(value, what), what)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _refusal(f"{what} cannot be read from {type(value).__name__}")
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise _refusal(f"{what} {value} is not a finite number of seconds")
     try:
         return _not_negative(timedelta(seconds=value), what)
     except OverflowError:
-        raise _refusal(f"{what} of {value:g} seconds is too long") from None
+        raise _refusal(f"{what} has too many seconds to be counted") from None
 
 
 def format_duration(value: timedelta) -> str:

@@ -96,10 +96,10 @@ def cron(expression: str, *, tz: str = "UTC", seconds: bool = False, dst: Dst | 
     read = grammar.read(expression, seconds=seconds)
     if not compile_plan(read).fires:
         raise InvalidSchedule(
-            "the cron expression never fires: no month that it names has such a day",
+            "the cron expression never fires: no day of any year matches it",
             code="cron_never_fires",
             position=read.day_position,
-            hint="check the day of month against the months; L is a month's last day",
+            hint="check the day of month against the months and the day of week; L is a month's last day",
         )
     return Cron(expression=read.text, timezone=check_zone(tz), seconds=seconds, dst=_read_dst(dst))
 

@@ -37,10 +37,11 @@ class Move:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fired:
-    """What one call did; `refused` names shards whose lease was lost."""
+    """What one call did: runs born, hands moved; `refused` names shards whose lease was lost."""
 
     fired: int = 0
     moved: int = 0
+    cut: bool = False  # the hand after those that moved strikes on: it has more members than fit
     refused: frozenset[int] = frozenset()
 
 
@@ -69,7 +70,8 @@ async def tick(store: Store, holding: Holding, moves: Sequence[Move], lead: time
     except asyncpg.UniqueViolationError:
         row = await store.pool.fetchrow(_SQL.tick, *head, True)  # noqa: FBT003
     assert row is not None
-    return Fired(fired=row["fired"], moved=row["moved"], refused=frozenset(row["refused"]))
+    moved = row["reached"] - row["cut"]
+    return Fired(fired=row["fired"], moved=moved, cut=row["cut"], refused=frozenset(row["refused"]))
 
 
 async def jump(store: Store, holding: Holding, moves: Sequence[Move]) -> Fired:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+import asyncpg
+
 from bellringer.errors import NotFound
 from bellringer.schedule import Row, Schedule, from_row, to_row
 from bellringer.store.pool import Store
@@ -84,10 +86,10 @@ class Names:
         docs = [described[name][1] for name in names]
         await self._store.pool.execute(_SQL.describe_tasks, names, schemas, docs)
 
-    def _remember(self, rows: Sequence[Mapping[str, object]]) -> None:
+    def _remember(self, rows: Sequence[asyncpg.Record]) -> None:
         for row in rows:
-            schedule = from_row(*(row[k] for k in ("kind", "expression", "timezone", "anchor", "seconds", "dst")))  # type: ignore[arg-type]
-            number = int(str(row["schedule_id"]))
+            number, *columns = row
+            schedule = from_row(*columns)
             self._schedules[number] = schedule
             self._rows[to_row(schedule)] = number
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -79,16 +77,6 @@ class Store:
         """Schedule time, by the database's clock."""
         moment: datetime = await self.pool.fetchval("select bellringer.now()")
         return moment
-
-    @asynccontextmanager
-    async def listen(self, channel: str, heard: Callable[[str], None]) -> AsyncIterator[asyncpg.Connection[Any]]:
-        """A connection of its own that hears wake-ups; they are hints, and may be lost."""
-        connection = await connect(self.dsn, name="bellringer listener")
-        try:
-            await connection.add_listener(channel, lambda *args: heard(str(args[-1])))
-            yield connection
-        finally:
-            await connection.close(timeout=2)
 
 
 async def connect(dsn: str, *, name: str = "bellringer") -> asyncpg.Connection[Any]:

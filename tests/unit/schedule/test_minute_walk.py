@@ -23,14 +23,14 @@ from bellringer.schedule import Cron, cron
 
 SPANS = {
     "UTC": ("2027-11-01", "2028-04-01"),
-    "America/New_York": ("2025-02-01", "2027-04-01"),
+    "America/New_York": ("2025-10-01", "2026-12-01"),
     "Europe/Berlin": ("2027-02-01", "2028-04-15"),
     "Europe/Dublin": ("2025-09-01", "2026-11-15"),
     "Australia/Lord_Howe": ("2025-09-01", "2026-11-01"),
-    "America/Sao_Paulo": ("2017-09-01", "2019-12-01"),
+    "America/Sao_Paulo": ("2018-09-01", "2019-12-01"),
     "Asia/Kathmandu": ("2026-01-01", "2026-07-01"),
     "Pacific/Apia": ("2011-08-01", "2012-11-01"),
-    "Africa/Casablanca": ("2025-01-01", "2026-06-01"),
+    "Africa/Casablanca": ("2025-02-01", "2026-04-15"),
     "Asia/Kolkata": ("2026-07-01", "2027-01-01"),
     "Pacific/Chatham": ("2026-03-01", "2027-05-01"),
 }

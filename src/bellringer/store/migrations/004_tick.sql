@@ -21,6 +21,8 @@ begin
   for s in select distinct unnest(p_shards) order by 1 loop perform pg_advisory_xact_lock(77, s); end loop;
 end $$;
 
+-- Answers how many runs were born, how many of the given hands were looked at (reached), and whether the last of those
+-- is not done yet (cut).
 -- Fires due cohorts whole, as many as fit into p_limit runs; a single larger one by chunks, with its cursor. The caller
 -- computed each schedule's next instant once. `next_at + interval '0'` hides the index on next_at, which the planner
 -- would take although thousands of cohorts share the instant. The sizes are counted first so that no sort and no outer limit is
@@ -29,12 +31,12 @@ end $$;
 -- primary key refuses the whole call and the caller repeats it with p_careful, which passes over what exists.
 create function tick(p_holder uuid, p_shards smallint[], p_tokens bigint[], c_shard smallint[], c_schedule integer[],
                      c_at timestamptz[], c_next timestamptz[], p_lead interval, p_limit integer,
-                     p_careful boolean, out fired integer, out moved integer, out refused smallint[])
+                     p_careful boolean, out fired integer, out reached integer, out cut boolean, out refused smallint[])
 language plpgsql set search_path = bellringer, pg_temp set lock_timeout = '2s'
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
-  fired := 0; moved := 0;
+  fired := 0; reached := 0; cut := false;
   perform lock_shards(p_shards);
   refused := fence(p_holder, p_shards, p_tokens);
   if cardinality(refused) > 0 then return; end if;
@@ -71,15 +73,16 @@ begin
     select job_id, next_at, 0, next_at, tenant_id, task_id, revision, shard, pool_id, priority, 'schedule',
            case when waits then 2 else 0 end
     from chunk),
-  cut as materialized (                                  -- the one cohort that did not fit, and how far it came
+  rest as materialized (                                 -- the one cohort that did not fit, and how far it came
     select tid, (array_agg(job_id order by job_id desc))[1] as last
     from chunk where size > p_limit group by tid having count(*) = p_limit),
   done as (
     update cohorts k set next_at = d.next, cursor = null from chosen d
-    where k.ctid = d.tid and k.next_at + interval '0' = d.next_at and not exists (select 1 from cut where cut.tid = d.tid) returning 1),
+    where k.ctid = d.tid and k.next_at + interval '0' = d.next_at and not exists (select 1 from rest where rest.tid = d.tid)),
   part as (
-    update cohorts k set cursor = cut.last from cut where k.ctid = cut.tid returning 1)
-  select (select count(*) from chunk), (select count(*) from done) into fired, moved;
+    update cohorts k set cursor = rest.last from rest where k.ctid = rest.tid)
+  select (select count(*) from chunk), coalesce((select max(ord) from chosen), 0), exists (select 1 from rest)
+  into fired, reached, cut;
 end $$;
 
 -- The hand never walks the past: cohorts whose instant nobody ticked within the grace jump to their latest missed

@@ -20,7 +20,7 @@ begin
       return;
     end if;
   end if;
-  if o_scheduled_for > t then
+  if o_scheduled_for > t + interval '2 seconds' then           -- nearer ones go straight to the queue, for their time
     insert into timers (job_id, scheduled_for, slot, due_at, shard, pool_id, priority, tenant_id, task_id, cause, spec)
     values (o_job_id, o_scheduled_for, 0, o_scheduled_for, p_shard, p_pool, p_priority, p_tenant, p_task, p_cause, p_spec);
     return;

@@ -1,0 +1,42 @@
+"""Claim: a worker takes ready runs of a pool, a fair share of each tenant's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bellringer.store import queue
+from bellringer.store.pool import Store
+from bellringer.store.queue import Claimed
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Whose turn it is: the tenant served last, and how many tenants shared the batch before."""
+
+    after: int = -1
+    lanes: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """Who claims, and what it can execute."""
+
+    worker_id: int
+    pool_id: int
+    task_ids: Sequence[int]
+
+
+async def claim(store: Store, seat: Seat, most: int, turn: Turn) -> tuple[list[Claimed], Turn]:
+    """At most this many attempts, and whose turn it is next.
+
+    With one tenant at work its share is everything; with several, each gets its part of the batch and the next
+    claim starts behind the one served last.
+    """
+    share = most if turn.lanes <= 1 else max(1, -(-most // turn.lanes))
+    taken = await queue.claim(store, seat.worker_id, seat.pool_id, seat.task_ids, most, share, turn.after)
+    tenants = {claimed.tenant_id for claimed in taken}
+    if len(tenants) <= 1 and turn.lanes <= 1:
+        return taken, Turn(after=-1, lanes=1)
+    last = taken[-1].tenant_id if taken else -1
+    return taken, Turn(after=last, lanes=max(len(tenants), 1))

@@ -1,0 +1,34 @@
+"""Reap: what vanished workers held is settled as lost, by the same code that settles everything else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+from bellringer.lifecycle.settle import decide, settle
+from bellringer.runs import Ending, Outcome
+from bellringer.store import queue, workers
+from bellringer.store.pool import Store
+
+SILENCE: Final = timedelta(seconds=10)
+BATCH: Final = 1_000  # a worker; what is left, the next pass takes
+
+
+async def reap(store: Store, silence: timedelta = SILENCE) -> int:
+    """Settle the runs of workers that were silent for too long; answers how many."""
+    reaped = 0
+    for worker_id in await workers.lose(store, silence):
+        held = await queue.held(store, worker_id, BATCH)
+        # The attempt that is being lost counts among the lost.
+        batch = [decide(replace(claimed, lost=claimed.lost + 1), _lost(claimed)) for claimed in held]
+        reaped += await settle(store, worker_id, batch) if batch else 0
+    return reaped
+
+
+def _lost(claimed: queue.Claimed) -> Ending:
+    return Ending(
+        outcome=Outcome.LOST,
+        ran=claimed.ran,
+        error={"type": "WorkerLost", "message": "the worker fell silent while it held this attempt"},
+    )

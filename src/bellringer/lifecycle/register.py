@@ -1,0 +1,167 @@
+"""Register: a definition becomes a job, and joins the cohorts of its schedules. Create, change and resume share it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+from uuid_utils.compat import uuid7
+
+from bellringer.errors import NotFound, Unavailable
+from bellringer.jobs import Definition, shard_of
+from bellringer.payload import check_payload
+from bellringer.schedule import Row, to_document, to_row
+from bellringer.store import history, jobs
+from bellringer.store.jobs import Instants, Registered, Stale
+from bellringer.store.names import Names
+from bellringer.store.pool import Store
+
+# A hand runs at most MOST_LEAD ahead, and the database refuses instants computed more than 5 s ago; so within SOON
+# lies everything that a hand may have passed.
+SOON: Final = timedelta(seconds=12)
+MOST_LEAD: Final = timedelta(seconds=5)
+TRIES: Final = 5
+
+
+async def register(
+    store: Store, names: Names, definitions: Sequence[Definition], *, tenant_id: int, who: str
+) -> list[Registered]:
+    """Create jobs, all or none; answers in the order given."""
+    fresh = [(uuid7(), 0, definition) for definition in definitions]
+    return await _write(store, names, fresh, tenant_id, who)
+
+
+async def change(
+    store: Store, names: Names, job_id: UUID, revision: int, definition: Definition, *, tenant_id: int, who: str
+) -> Registered:
+    """Change one job, if it still has the revision that the caller read."""
+    return (await _write(store, names, [(job_id, revision, definition)], tenant_id, who))[0]
+
+
+async def declare(
+    store: Store, names: Names, definitions: Sequence[Definition], *, tenant_id: int, who: str
+) -> list[Registered]:
+    """Make jobs by their names what the definitions say: create the missing, change the different, leave the rest."""
+    known = await jobs.find_many(store, tenant_id, [d.name for d in definitions])
+    wanted = []
+    for definition in definitions:
+        job_id, revision = known.get(definition.name.lower(), (None, 0))
+        if job_id is None or not await _same(store, job_id, tenant_id, definition):
+            wanted.append((job_id or uuid7(), revision, definition))
+    return await _write(store, names, wanted, tenant_id, who) if wanted else []
+
+
+async def resume(store: Store, names: Names, job_id: UUID, *, tenant_id: int, who: str) -> int:
+    """Let a paused job go on from now; what it missed while it was paused stays missed."""
+    for _ in range(TRIES):
+        job = await jobs.get(store, job_id, tenant_id)
+        if job is None:
+            raise NotFound("there is no such job")
+        if job.paused_at is None:
+            return job.revision
+        try:
+            revision = await jobs.resume(store, job_id, tenant_id, who, await _instants(store, names, job.schedule_ids))
+        except Stale:
+            continue
+        if revision is not None:
+            return revision
+    raise _busy()
+
+
+async def _same(store: Store, job_id: UUID, tenant_id: int, definition: Definition) -> bool:
+    job = await jobs.get(store, job_id, tenant_id)
+    if job is None:
+        return False
+    stored = (
+        job.name, job.task, job.schedules, job.spec, job.pool, job.priority, job.starts_at, job.ends_at, job.enabled, job.tags,
+        job.misfire, job.overlap, job.owner,
+    )  # fmt: skip
+    d = definition
+    wanted = (
+        d.name, d.task, d.schedules, d.spec(), d.pool, d.priority, d.starts_at, d.ends_at, d.enabled, d.tags,
+        d.misfire, d.overlap, d.owner,
+    )  # fmt: skip
+    return stored == wanted
+
+
+async def _write(
+    store: Store, names: Names, wanted: Sequence[tuple[UUID, int, Definition]], tenant_id: int, who: str
+) -> list[Registered]:
+    now = await store.now()
+    checked = [(job_id, revision, definition.checked(now)) for job_id, revision, definition in wanted]
+    for _, _, definition in checked:
+        check_payload({"args": list(definition.args), "kwargs": dict(definition.kwargs)}, pointer="")
+    rows = await _rows(names, checked, tenant_id)
+    schedule_ids = {number for row in rows for number in row["schedule_ids"]}
+    for _ in range(TRIES):
+        instants = await _instants(store, names, schedule_ids)
+        try:
+            taken = await jobs.register(store, rows, who, instants)
+        except Stale:
+            continue
+        by_id = {registered.job_id: registered for registered in taken}
+        return [by_id[job_id] for job_id, _, _ in checked]
+    raise _busy()
+
+
+async def _rows(
+    names: Names, checked: Sequence[tuple[UUID, int, Definition]], tenant_id: int
+) -> list[Mapping[str, Any]]:
+    shards = await names.shards()
+    tasks = await names.task_ids(d.task for _, _, d in checked)
+    pools = await names.pool_ids(d.pool for _, _, d in checked)
+    schedules = await names.schedule_ids(s for _, _, d in checked for s in d.recurring)
+    return [
+        {
+            "job_id": job_id,
+            "expected": revision,
+            "tenant_id": tenant_id,
+            "shard": shard_of(job_id, shards),
+            "task_id": tasks[d.task],
+            "pool_id": pools[d.pool],
+            **_columns(d, schedules),
+        }
+        for job_id, revision, d in checked
+    ]
+
+
+def _columns(d: Definition, schedules: Mapping[Row, int]) -> Mapping[str, Any]:
+    return {
+        "name": d.name,
+        "spec": msgspec.Raw(check_payload(msgspec.to_builtins(d.spec()))),
+        "schedules": [to_document(s) for s in d.schedules],
+        "schedule_ids": sorted({schedules[to_row(s)] for s in d.recurring}),
+        "once_at": d.once_at,
+        "delay": d.delay.total_seconds() if d.delay else None,
+        "priority": d.priority,
+        "misfire": d.misfire,
+        "overlap": d.overlap,
+        "starts_at": d.starts_at,
+        "ends_at": d.ends_at,
+        "enabled": d.enabled,
+        "owner": d.owner,
+        "tags": list(d.tags),
+    }
+
+
+async def _instants(store: Store, names: Names, schedule_ids: Iterable[int]) -> Instants:
+    """What these schedules name right after now, by the database's clock."""
+    wanted = sorted(set(schedule_ids))
+    known = await names.schedules(wanted)
+    asof = await store.now()
+    await history.ensure_days(store, {asof.date(), (asof + SOON).date()})
+    first: dict[int, datetime] = {}
+    soon: list[tuple[int, datetime]] = []
+    for number in wanted:
+        following = known[number].next_after(asof)
+        if following is not None:
+            first[number] = following
+            soon.extend((number, instant) for instant in known[number].between(asof, asof + SOON))
+    return Instants(asof=asof, first=first, soon=soon)
+
+
+def _busy() -> Unavailable:
+    return Unavailable("the database is too busy to register a job right now", hint="try again in a moment")

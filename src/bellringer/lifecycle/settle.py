@@ -1,0 +1,50 @@
+"""Settle: what became of attempts, judged and written once. The only writer of endings."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+import msgspec
+
+from bellringer.policies import Retry
+from bellringer.runs import Ending, Outcome, Spec, State, judge
+from bellringer.store import queue
+from bellringer.store.pool import Store
+from bellringer.store.queue import Claimed, Settled
+
+_VARYING = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+", re.IGNORECASE)
+_GOOD = judge(Ending(outcome=Outcome.OK), 1, Retry(), "")
+
+
+def decide(claimed: Claimed, ending: Ending) -> Settled:
+    """Judge one ending by the run's own policies."""
+    if ending.outcome is Outcome.OK and ending.snooze is None and ending.discard is None:
+        return Settled(claimed.key, claimed.attempt, ending, _GOOD)
+    spec = claimed.spec
+    verdict = judge(ending, claimed.spent, retry_of(spec), spec.delivery, claimed.lost)
+    mark = fingerprint(ending) if verdict.ends_as is State.DEAD else None
+    return Settled(claimed.key, claimed.attempt, ending, verdict, mark)
+
+
+async def settle(store: Store, worker_id: int, batch: Sequence[Settled]) -> int:
+    """Write them. Fewer than given: the others belong to someone else now, and their reports came too late."""
+    return await queue.settle(store, worker_id, batch)
+
+
+def retry_of(spec: Spec) -> Retry:
+    return _retry(msgspec.json.encode(spec.retry)) if spec.retry else _retry(b'{"attempts":3}')
+
+
+@lru_cache(maxsize=4096)
+def _retry(document: bytes) -> Retry:
+    return Retry.parse(msgspec.json.decode(document))
+
+
+def fingerprint(ending: Ending) -> str:
+    """The same for errors of one kind: the type, and the message without the parts that vary."""
+    error = ending.error or {}
+    shape = _VARYING.sub("#", str(error.get("message", "")))[:200]
+    return hashlib.sha256(f"{error.get('type', ending.outcome)} {shape}".encode()).hexdigest()[:16]

@@ -1,0 +1,54 @@
+"""Loops around steps: do a bounded pass, sleep, be woken; an error is told and survived."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final
+
+from bellringer.telemetry import ERRORS, log
+
+SLOWEST_RETRY: Final = 5.0
+
+
+class Wake:
+    """Something that may cut a sleep short."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    async def wait(self, seconds: float) -> None:
+        """Sleep, but not when woken, nor through a wake-up that came before."""
+        if seconds > 0:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._event.wait(), seconds)
+        self._event.clear()
+
+
+async def every(
+    seconds: float,
+    step: Callable[[], Awaitable[object]],
+    *,
+    name: str,
+    wake: Wake | None = None,
+    survives: tuple[type[Exception], ...] = (Exception,),
+) -> None:
+    """Do the step for ever. A failure is logged and the next pass comes later, with jitter, up to a bound."""
+    failures = 0
+    wake = wake or Wake()
+    while True:
+        try:
+            await step()
+            failures = 0
+        except survives as error:
+            failures += 1
+            ERRORS.labels(name).inc()
+            log.warning("step failed", step=name, failures=failures, error=f"{type(error).__name__}: {error}")
+        pause = seconds if not failures else min(SLOWEST_RETRY, max(seconds, 0.1) * (1 << min(failures, 6)))
+        spread = 0.8 + 0.4 * random.random()  # noqa: S311 - so that nodes do not march in step
+        await wake.wait(pause * spread)

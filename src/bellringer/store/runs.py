@@ -1,0 +1,248 @@
+"""Runs in the database: asking for them, reading them, stopping and reviving them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import msgspec
+
+from bellringer.runs import Cause, RunKey, Spec, State
+from bellringer.store.pool import Store
+from bellringer.store.queries import load
+
+_SQL = load("runs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sending:
+    """A run without a job, as the database takes it."""
+
+    tenant_id: int
+    job_id: UUID
+    shard: int
+    task_id: int
+    pool_id: int
+    priority: int
+    spec: Spec
+    at: datetime | None = None
+    key: str | None = None
+    cause: Cause = Cause.SEND
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The run that a send made; `created` is False where its key had made one before."""
+
+    key: RunKey
+    created: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run as a person reads it: its state is derived, never stored."""
+
+    key: RunKey
+    job: str | None
+    task: str
+    pool: str
+    priority: int
+    cause: str
+    reason: str
+    state: State
+    attempt: int
+    fired_at: datetime | None
+    token: int | None
+    revision: int | None
+    available_at: datetime | None
+    claimed_at: datetime | None
+    finished_at: datetime | None
+    worker_id: int | None
+    blocked: int
+    cancel_requested: bool
+    progress: Any
+    spec: Spec | None
+    result: Any
+    error: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRow:
+    """One try, as history keeps it."""
+
+    attempt: int
+    outcome: str | None
+    ends_as: str | None
+    started_at: datetime | None
+    finished_at: datetime
+    worker_id: int | None
+    worker: str | None
+    revision: int | None
+    error: Any
+    result: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRow:
+    """One line that a handler logged."""
+
+    attempt: int
+    line: int
+    at: datetime
+    level: str
+    message: str
+    fields: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """A run that gave up, until somebody redrives or discards it."""
+
+    key: RunKey
+    job: str | None
+    task: str
+    attempt: int
+    died_at: datetime
+    reason: str
+    error: Any
+    fingerprint: str
+
+
+async def send(store: Store, s: Sending) -> Sent:
+    row = await store.pool.fetchrow(
+        _SQL.send,
+        s.tenant_id,
+        s.job_id,
+        s.shard,
+        s.task_id,
+        s.pool_id,
+        s.priority,
+        s.at,
+        msgspec.json.encode(s.spec).decode(),
+        s.key,
+        s.cause,
+    )
+    assert row is not None
+    return Sent(RunKey(row["job_id"], row["scheduled_for"], row["slot"]), row["created"])
+
+
+async def trigger(store: Store, job_id: UUID, tenant_id: int, spec: Spec | None) -> RunKey | None:
+    """A run of a job, now, by hand; None: there is no such job."""
+    document = None if spec is None else msgspec.json.encode(spec).decode()
+    row = await store.pool.fetchrow(_SQL.trigger, job_id, tenant_id, document)
+    if row is None or row["scheduled_for"] is None:
+        return None
+    return RunKey(job_id, row["scheduled_for"], row["slot"])
+
+
+async def cancel(store: Store, key: RunKey, tenant_id: int, reason: str) -> str | None:
+    """What the run is after the request: `cancelled`, or `running` and asked to stop; None: it had ended."""
+    state: str | None = await store.pool.fetchval(
+        _SQL.cancel, key.job_id, key.scheduled_for, key.slot, tenant_id, reason
+    )
+    return state
+
+
+async def redrive(store: Store, tenant_id: int, keys: Sequence[RunKey]) -> int:
+    count: int = await store.pool.fetchval(_SQL.redrive, tenant_id, *_columns(keys))
+    return count
+
+
+async def hasten(store: Store, tenant_id: int, key: RunKey) -> bool:
+    """Let a retry that waits be tried now."""
+    moved: bool = await store.pool.fetchval(_SQL.hasten, tenant_id, key.job_id, key.scheduled_for, key.slot)
+    return moved
+
+
+async def discard(store: Store, tenant_id: int, keys: Sequence[RunKey]) -> int:
+    status = await store.pool.execute(_SQL.discard, tenant_id, *_columns(keys))
+    return int(status.rsplit(" ", 1)[-1])
+
+
+async def get(store: Store, key: RunKey, tenant_id: int) -> Run | None:
+    row = await store.pool.fetchrow(_SQL.get, key.job_id, key.scheduled_for, key.slot, tenant_id)
+    return _run(row) if row else None
+
+
+async def of_job(store: Store, job_id: UUID, tenant_id: int, before: datetime | None, most: int) -> list[Run]:
+    return [_run(row) for row in await store.pool.fetch(_SQL.of_job, job_id, tenant_id, before, most)]
+
+
+async def recent(store: Store, tenant_id: int, before: datetime | None, most: int) -> list[Run]:
+    return [_run(row) for row in await store.pool.fetch(_SQL.recent, tenant_id, before, most)]
+
+
+async def attempts(store: Store, key: RunKey) -> list[AttemptRow]:
+    rows = await store.pool.fetch(_SQL.attempts, key.job_id, key.scheduled_for, key.slot)
+    return [
+        AttemptRow(**{**dict(row), "error": _json(row["error"]), "result": _json(row["result"])}) for row in rows
+    ]
+
+
+async def logs(store: Store, key: RunKey, after: int, most: int) -> list[LogRow]:
+    rows = await store.pool.fetch(_SQL.logs, key.job_id, key.scheduled_for, key.slot, after, most)
+    return [LogRow(**{**dict(row), "fields": _json(row["fields"])}) for row in rows]
+
+
+async def dead(
+    store: Store, tenant_id: int, before: datetime | None, fingerprint: str | None, most: int
+) -> list[DeadLetter]:
+    rows = await store.pool.fetch(_SQL.dead, tenant_id, before, fingerprint, most)
+    return [
+        DeadLetter(
+            key=RunKey(row["job_id"], row["scheduled_for"], row["slot"]),
+            **{k: row[k] for k in ("job", "task", "attempt", "died_at", "reason", "fingerprint")},
+            error=_json(row["error"]),
+        )
+        for row in rows
+    ]
+
+
+async def dead_count(store: Store) -> Mapping[str, int]:
+    return {row["task"]: row["count"] for row in await store.pool.fetch(_SQL.dead_count)}
+
+
+def _columns(keys: Sequence[RunKey]) -> tuple[list[UUID], list[datetime], list[int]]:
+    ordered = sorted(keys)
+    return [k.job_id for k in ordered], [k.scheduled_for for k in ordered], [k.slot for k in ordered]
+
+
+def _json(text: str | None) -> Any:
+    return None if text is None else msgspec.json.decode(text)
+
+
+def _state(row: asyncpg.Record) -> State:
+    if row["available_at"] is not None:
+        if row["worker_id"] is not None:
+            return State.RUNNING
+        if row["blocked"]:
+            return State.BLOCKED
+        return State.RETRYING if row["queue_attempt"] else State.QUEUED
+    if row["due_at"] is not None:
+        return State.RETRYING if row["timer_attempt"] else State.QUEUED
+    return State(row["ends_as"]) if row["ends_as"] else State.QUEUED
+
+
+def _run(row: asyncpg.Record) -> Run:
+    names = ("job", "task", "pool", "priority", "cause", "reason", "fired_at", "token", "revision", "claimed_at")
+    state = _state(row)
+    ended = state in (State.SUCCEEDED, State.DEAD, State.CANCELLED, State.SKIPPED)
+    return Run(
+        key=RunKey(row["job_id"], row["scheduled_for"], row["slot"]),
+        **{name: row[name] for name in names},
+        state=state,
+        attempt=row["queue_attempt"] or row["timer_attempt"] or 0,
+        available_at=row["available_at"] or row["due_at"],
+        finished_at=row["finished_at"] if ended else None,
+        worker_id=row["worker_id"],
+        blocked=row["blocked"] or 0,
+        cancel_requested=bool(row["cancel_requested"]),
+        progress=_json(row["progress"]),
+        spec=None if row["spec"] is None else msgspec.json.decode(row["spec"], type=Spec),
+        result=_json(row["result"]) if ended else None,
+        error=_json(row["error"]) if ended else None,
+    )

@@ -1,0 +1,121 @@
+"""Schedules as rows and as documents, there and back."""
+
+from __future__ import annotations
+
+from dataclasses import astuple
+from datetime import UTC, datetime
+
+import pytest
+
+from bellringer.errors import InvalidSchedule
+from bellringer.schedule import Row, Schedule, at, cron, delay, every, from_row, parse, to_document, to_row
+
+SCHEDULES = [
+    (cron("0  9 * * mon-fri", tz="Europe/Paris"), {"cron": "0 9 * * MON-FRI", "tz": "Europe/Paris"}),
+    (cron("*/5 * * * * *", seconds=True), {"cron": "*/5 * * * * *", "seconds": True}),
+    (cron("@daily", dst="elapsed"), {"cron": "0 0 * * *", "dst": "elapsed"}),
+    (every("90m"), {"every": "1h30m"}),
+    (every("15m", offset="5m"), {"every": "15m", "offset": "5m"}),
+    (every("7d", anchor="2026-12-07T09:00:00Z"), {"every": "7d", "offset": "4d9h"}),
+    (delay("500ms"), {"delay": "500ms"}),
+    (at("2026-12-01T10:00:00+01:00"), {"at": "2026-12-01T09:00:00Z"}),
+    (at("2026-12-01T09:00:00.25Z"), {"at": "2026-12-01T09:00:00.250000Z"}),
+]
+
+
+@pytest.mark.parametrize(("schedule", "document"), SCHEDULES)
+def test_a_schedule_survives_its_row_and_its_document(
+    schedule: Schedule, document: dict[str, object]
+) -> None:
+    assert to_document(schedule) == document
+    assert parse(document) == schedule
+    row = to_row(schedule)
+    assert from_row(row.kind, row.expression, row.timezone, row.anchor, row.seconds, row.dst) == schedule
+    assert [type(value) for value in astuple(row)] == [str, str, str, str, bool, str]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (cron("*/15 * * * *"), cron(" */15  * * * * ")),
+        (cron("0 9 * jan mon"), cron("00 09 * JAN MON")),
+        (cron("@hourly"), cron("0 * * * *")),
+        (every("60m"), every(3600)),
+        (every("1h", anchor="2026-01-01T05:00:00Z"), every("PT1H")),
+        (at("2026-12-01T09:00:00Z"), at(datetime(2026, 12, 1, 9, tzinfo=UTC))),
+    ],
+)
+def test_equal_schedules_have_equal_rows(one: Schedule, other: Schedule) -> None:
+    assert one == other
+    assert to_row(one) == to_row(other)
+    assert hash(to_row(one)) == hash(to_row(other))
+
+
+def test_what_a_kind_does_not_use_is_empty_in_its_row() -> None:
+    assert to_row(delay("10s")) == Row(
+        kind="delay", expression="10s", timezone="", anchor="", seconds=False, dst=""
+    )
+    assert to_row(cron("0 0 * * *")).dst == "default"
+
+
+def test_rows_read_again_are_the_same_object() -> None:
+    columns = ("cron", "0 9 * * *", "UTC", "", False, "default")
+    assert from_row(*columns) is from_row(*columns)
+
+
+def test_a_row_of_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(InvalidSchedule, match="the schedule kind 'rrule' is not known"):
+        from_row("rrule", "", "", "", seconds=False, dst="")
+
+
+@pytest.mark.parametrize(
+    ("document", "code", "pointer", "says"),
+    [
+        ({"crno": "0 9 * * *"}, "unknown_field", "/schedule/crno", "did you mean cron?"),
+        ({"cron": "0 9 * * *", "timezone": "UTC"}, "unknown_field", "/schedule/timezone", "known are"),
+        ({"every": "5m", "of/set": "1m"}, "unknown_field", "/schedule/of~1set", "did you mean offset?"),
+        ({"every": "5m", "tz": "UTC"}, "unknown_field", "/schedule/tz", "it belongs to 'cron'"),
+        ({"at": "2026-12-01T09:00:00Z", "offset": "5m"}, "unknown_field", "/schedule/offset", "'every'"),
+        ({5: "5m"}, "unknown_field", "/schedule/5", "a schedule has no '5'"),
+        ({}, "schedule_invalid", "/schedule", "says no kind"),
+        ({"tz": "UTC"}, "schedule_invalid", "/schedule", "says no kind"),
+        (
+            {"every": "5m", "cron": "* * * * *"},
+            "schedule_invalid",
+            "/schedule/every",
+            "cron and every at once",
+        ),
+        ({"cron": "60 * * * *"}, "cron_invalid", "/schedule/cron", "minute 60"),
+        ({"cron": 5}, "cron_invalid", "/schedule/cron", "not int"),
+        ({"cron": "* * * * *", "tz": "Mars"}, "timezone_unknown", "/schedule/tz", "'Mars' is not known"),
+        ({"cron": "* * * * *", "seconds": 1}, "schedule_invalid", "/schedule/seconds", "neither true nor"),
+        ({"cron": "* * * * *", "dst": "odd"}, "dst_unknown", "/schedule/dst", "use one of"),
+        ({"every": "5"}, "duration_invalid", "/schedule/every", 'say the unit: "5s"'),
+        ({"every": 0}, "duration_out_of_range", "/schedule/every", "use 1s to 366d"),
+        ({"every": "5m", "offset": "x"}, "duration_invalid", "/schedule/offset", "offset 'x'"),
+        ({"every": "5m", "anchor": "2026-01-01T00:00:00"}, "offset_required", "/schedule/anchor", "anchor"),
+        ({"delay": None}, "duration_invalid", "/schedule/delay", "NoneType"),
+        ({"at": "tomorrow"}, "datetime_invalid", "/schedule/at", "RFC 3339"),
+        ([], "schedule_invalid", "/schedule", "a schedule is an object, not list"),
+        ("0 9 * * *", "schedule_invalid", "/schedule", "a schedule is an object, not str"),
+    ],
+)
+def test_a_bad_document_is_refused_where_it_is_wrong(
+    document: object, code: str, pointer: str, says: str
+) -> None:
+    with pytest.raises(InvalidSchedule) as caught:
+        parse(document)  # type: ignore[arg-type]
+    assert (caught.value.code, caught.value.pointer) == (code, pointer)
+    assert says in str(caught.value)
+
+
+def test_a_document_takes_numbers_of_seconds() -> None:
+    assert parse({"every": 900}) == every("15m")
+    assert parse({"delay": 1.5}) == delay("1500ms")
+
+
+def test_what_is_exported_is_sorted_and_complete() -> None:
+    import bellringer.schedule as package
+
+    assert package.__all__ == sorted(package.__all__)
+    assert all(hasattr(package, name) for name in package.__all__)
