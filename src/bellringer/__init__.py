@@ -1,1 +1,81 @@
 """Bellringer: durable one-shot and recurring jobs, run at their time, over PostgreSQL."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from bellringer.app import App
+    from bellringer.errors import (
+        BellringerError,
+        Cancelled,
+        ConfigError,
+        Conflict,
+        InvalidInput,
+        InvalidSchedule,
+        NotFound,
+        PayloadTooLarge,
+        RunFailed,
+        SchemaMismatch,
+        Unavailable,
+    )
+    from bellringer.handles import JobHandle, RunHandle, TaskHandle
+    from bellringer.policies import Retry
+    from bellringer.schedule import at, cron, delay, every
+    from bellringer.tasks import Discard, Snooze
+    from bellringer.worker.context import Context
+
+__all__ = [
+    "App",
+    "BellringerError",
+    "Cancelled",
+    "ConfigError",
+    "Conflict",
+    "Context",
+    "Discard",
+    "InvalidInput",
+    "InvalidSchedule",
+    "JobHandle",
+    "NotFound",
+    "PayloadTooLarge",
+    "Retry",
+    "RunFailed",
+    "RunHandle",
+    "SchemaMismatch",
+    "Snooze",
+    "TaskHandle",
+    "Unavailable",
+    "at",
+    "cron",
+    "delay",
+    "every",
+]
+
+_ELSEWHERE: Final = {
+    "App": "app",
+    "Context": "worker.context",
+    "Discard": "tasks",
+    "JobHandle": "handles",
+    "Retry": "policies",
+    "RunHandle": "handles",
+    "Snooze": "tasks",
+    "TaskHandle": "handles",
+    "at": "schedule",
+    "cron": "schedule",
+    "delay": "schedule",
+    "every": "schedule",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for when it is asked for: `import bellringer` alone costs next to nothing."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_ELSEWHERE.get(name, 'errors')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from bellringer.leases import Holding
 from bellringer.schedule import Schedule
-from bellringer.store import cohorts
+from bellringer.store import cohorts, history
 from bellringer.store.cohorts import MOST_RUNS, Fired, Hand, Move
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
@@ -59,8 +59,18 @@ def _onward(schedule: Schedule, at: datetime, now: datetime, pace: Pace) -> tupl
     return following or datetime.max.replace(tzinfo=at.tzinfo, microsecond=0), 0
 
 
-async def tick(store: Store, names: Names, holding: Holding, hands: Sequence[Hand], now: datetime, pace: Pace) -> Fired:
-    """Fire what the given hands strike. `moved` counts the hands that are done, from the first of them on.
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """What a pass did, and where the given hands stand now as far as is known."""
+
+    fired: Fired
+    hands: Sequence[Hand]
+
+
+async def tick(
+    store: Store, names: Names, holding: Holding, hands: Sequence[Hand], now: datetime, pace: Pace
+) -> Ticked:
+    """Fire what the given hands strike, as much as one call takes.
 
     Jumps come first and alone: a hand that has jumped strikes in a later pass, so that a crash in between leaves
     nothing half done.
@@ -68,10 +78,20 @@ async def tick(store: Store, names: Names, holding: Holding, hands: Sequence[Han
     schedules = await names.schedules({hand.schedule_id for hand in hands})
     planned = plan(hands, schedules, now, pace)
     if planned.jumps:
-        return await cohorts.jump(store, holding, planned.jumps)
-    return await cohorts.tick(store, holding, planned.moves, pace.lead, pace.most)
+        fired = await cohorts.jump(store, holding, planned.jumps)
+        rest = [move.hand for move in planned.moves]
+        return Ticked(fired, [*rest, *map(_moved, planned.jumps)] if fired.moved == len(planned.jumps) else rest)
+    await history.ensure_days(store, {move.hand.next_at.date() for move in planned.moves})
+    fired = await cohorts.tick(store, holding, planned.moves, pace.lead, pace.most)
+    if fired.refused or not (fired.moved or fired.cut):
+        return Ticked(fired, [])  # what the caller remembered was wrong
+    return Ticked(fired, [*map(_moved, planned.moves[: fired.moved]), *hands[fired.moved :]])
+
+
+def _moved(move: Move) -> Hand:
+    return replace(move.hand, next_at=move.to)
 
 
 async def ring(store: Store, holding: Holding, shards: Sequence[int], pace: Pace) -> Fired:
-    """Let timers that are due in these shards become runs."""
+    """Let timers that are due in these shards become runs; a far retry's day exists since its birth."""
     return await cohorts.ring(store, holding, shards, pace.lead, pace.most)

@@ -34,11 +34,8 @@ _MOST_TIMES: Final = 6
 
 
 def describe_every(interval: timedelta, shift: timedelta) -> str:
-    text = (
-        f"Every {_length(interval).removeprefix('1 ')}"
-        if _is_one_unit(interval)
-        else f"Every {_length(interval)}"
-    )
+    length = _length(interval)
+    text = f"Every {length.removeprefix('1 ') if _is_one_unit(interval) else length}"
     return f"{text}, shifted by {_length(shift)}" if shift else text
 
 

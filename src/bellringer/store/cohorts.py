@@ -41,6 +41,7 @@ class Fired:
 
     fired: int = 0
     moved: int = 0
+    missed: int = 0
     cut: bool = False  # the hand after those that moved strikes on: it has more members than fit
     refused: frozenset[int] = frozenset()
 
@@ -89,7 +90,8 @@ async def jump(store: Store, holding: Holding, moves: Sequence[Move]) -> Fired:
         [m.missed for m in moves],
     )
     assert row is not None
-    return Fired(moved=row["moved"], refused=frozenset(row["refused"]))
+    missed = sum(m.missed for m in moves) if row["moved"] else 0
+    return Fired(moved=row["moved"], missed=missed, refused=frozenset(row["refused"]))
 
 
 async def ring(store: Store, holding: Holding, shards: Sequence[int], lead: timedelta, most: int) -> Fired:

@@ -15,8 +15,10 @@ _PARENTS = ("runs", "attempts", "logs")
 
 
 async def ensure_days(store: Store, days: Iterable[date]) -> None:
-    """Make sure that runs of these days have a place."""
-    await store.pool.execute(_SQL.ensure_days, sorted(set(days)))
+    """Make sure that runs of these days have a place; a day is asked for once in a process."""
+    if missing := sorted(set(days) - store.days):
+        await store.pool.execute(_SQL.ensure_days, missing)
+        store.days.update(missing)
 
 
 async def days(store: Store) -> list[date]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -48,6 +48,7 @@ class Store:
     def __init__(self, pool: asyncpg.Pool[asyncpg.Record], dsn: str) -> None:
         self.pool = pool
         self.dsn = dsn
+        self.days: set[date] = set()  # those whose partitions this process has seen made
 
     @classmethod
     async def open(cls, dsn: str, *, size: int = 8, name: str = "bellringer") -> Store:

@@ -11,8 +11,8 @@ _NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
 
 @cache
-def load(noun: str) -> SimpleNamespace:
+def load(noun: str, package: str = "bellringer.store") -> SimpleNamespace:
     """All statements of `<noun>.sql`, as attributes."""
-    text = resources.files("bellringer.store").joinpath(f"{noun}.sql").read_text()
+    text = resources.files(package).joinpath(f"{noun}.sql").read_text()
     parts = _NAME.split(text)[1:]
     return SimpleNamespace(**{name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)})

@@ -155,8 +155,7 @@ def _names(kind: type[BaseException]) -> list[str]:
             continue
         names[cls.__name__] = None
         names[_qualified(cls)] = None
-        if cls.__module__ != "builtins":
-            names[f"{cls.__module__}.{cls.__qualname__}"] = None
+        names[f"{cls.__module__}.{cls.__qualname__}"] = None
         if cls is Exception:
             break
     return list(names)
@@ -164,6 +163,7 @@ def _names(kind: type[BaseException]) -> list[str]:
 
 def _qualified(kind: type) -> str:
     """A class by its full name; Python's own and Bellringer's go by the name that people write."""
-    if kind.__module__.partition(".")[0] in ("builtins", "bellringer"):
+    module = str(kind.__module__)
+    if module.partition(".")[0] in ("builtins", "bellringer"):
         return kind.__qualname__
-    return f"{kind.__module__}.{kind.__qualname__}"
+    return f"{module}.{kind.__qualname__}"

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from math import inf
 from typing import Any, Final
 
 from bellringer.clock import Clock
@@ -70,9 +71,7 @@ class Executor:
             return self._unknown(work)
         lane = self._lane(task)
         end = asyncio.get_running_loop().create_future()
-        attempt = Attempt(
-            work, task, lane, end=end, monotonic=self._monotonic, changed=self._moved.append
-        )
+        attempt = Attempt(work, task, lane, end=end, monotonic=self._monotonic, changed=self._moved.append)
         name = (work.key, work.attempt)
         try:
             if lane is not self._processes:  # a child converts its own
@@ -131,19 +130,18 @@ class Executor:
         """See whether an attempt has had its time, and come back when it may have."""
         spec, now = attempt.work.spec, self._monotonic()
         began = now if attempt.began_at is None else attempt.began_at  # it may still wait for its place
-        signed = max(began, attempt.control.signed_at)
-        waits = []
-        if spec.timeout:
-            waits.append(
-                (began + spec.timeout - now, f"still running after {_shown(spec.timeout)}, its timeout")
-            )
-        if spec.heartbeat:
-            waits.append((signed + spec.heartbeat - now, f"no heartbeat for {_shown(spec.heartbeat)}"))
-        wait, trouble = min(waits)
+        deadline = began + spec.timeout if spec.timeout else inf
+        quiet = max(began, attempt.control.signed_at) + spec.heartbeat if spec.heartbeat else inf
+        wait = min(deadline, quiet) - now
         if wait > 0:
             attempt.timer = asyncio.get_running_loop().call_later(wait, self._watch, attempt)
-        else:
-            attempt.lane.stop(attempt, endings.timed_out(trouble, ran=attempt.ran))
+            return
+        trouble = (
+            f"still running after {_shown(spec.timeout)}, its timeout"
+            if deadline <= quiet
+            else f"no heartbeat for {_shown(spec.heartbeat)}"
+        )
+        attempt.lane.stop(attempt, endings.timed_out(trouble, ran=attempt.ran))
 
     def _stop(self, attempt: Attempt, reason: str) -> None:
         attempt.control.ask(reason)
@@ -169,5 +167,5 @@ class Executor:
         return endings.failed("UnknownTask", f"this worker knows no task {work.task!r}{meant}")
 
 
-def _shown(seconds: float) -> str:
-    return format_duration(timedelta(seconds=seconds))
+def _shown(seconds: float | None) -> str:
+    return format_duration(timedelta(seconds=seconds or 0))

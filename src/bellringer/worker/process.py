@@ -7,14 +7,15 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from bellringer.runs import Ending
+from bellringer.errors import ConfigError
+from bellringer.runs import Ending, Outcome
 from bellringer.worker import endings, pipe
 from bellringer.worker.attempt import Attempt
 from bellringer.worker.context import Sink
@@ -27,7 +28,7 @@ _TICK: Final = 0.2  # seconds between a child's reports
 _MODULE: Final = "bellringer.worker.child"
 
 
-class ChildBroken(Exception):
+class StartError(Exception):
     """A child could not import the app; the error is as it is stored."""
 
     def __init__(self, error: dict[str, object]) -> None:
@@ -42,6 +43,7 @@ class Child:
         self.runs = 0
         self._process = process
         self._limit = limit
+        self._is_garbled = False
         self._killer: asyncio.TimerHandle | None = None
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
@@ -52,7 +54,7 @@ class Child:
         """Start a child and wait until it has imported the app."""
         ours, theirs = socket.socketpair()
         try:
-            # A session of its own: Ctrl-C is the worker's affair, and what the handler started can be killed too.
+            # In a session of its own: Ctrl-C is the worker's affair, and all that it starts can be killed.
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-X", "faulthandler", "-m", _MODULE, target, str(theirs.fileno()), str(os.getpid())),
@@ -72,6 +74,7 @@ class Child:
                 await child._greet()
         except BaseException:
             child.kill()
+            child._writer.close()
             raise
         return child
 
@@ -88,11 +91,9 @@ class Child:
             if isinstance(message, pipe.End):
                 return message.ending
             self._follow(attempt, message, sink)
-        self.kill()  # it may only have closed its end
-        code = await self._process.wait()
-        if attempt.began_at is None:
-            return None
-        return endings.failed("ProcessCrashed", _crash(code), ran=attempt.ran)
+        ran = attempt.ran
+        story = await self._mourn()
+        return None if attempt.began_at is None else endings.failed("ProcessCrashed", story, ran=ran)
 
     def cancel(self, reason: str) -> None:
         """Tell the handler that it is about to be stopped, and stop it."""
@@ -105,26 +106,40 @@ class Child:
             self._signal(signal.SIGTERM)
             self._killer = asyncio.get_running_loop().call_later(KILL_AFTER, self._signal, signal.SIGKILL)
 
-    async def wait(self) -> None:
+    async def end(self) -> None:
+        """Kill the process and wait until it is gone."""
+        self.kill()
         await self._reaper
+        self._writer.close()
 
     async def _greet(self) -> None:
         message = await self._hear()
         if isinstance(message, pipe.Broken):
-            raise ChildBroken(message.error)
+            raise StartError(message.error)
         if message is None:
-            self.kill()
-            code = await self._process.wait()
-            raise ChildBroken(endings.trouble("ProcessCrashed", f"while it imported the app, {_crash(code)}"))
+            story = await self._mourn()
+            raise StartError(endings.trouble("ProcessCrashed", f"while it imported the app, {story}"))
 
     async def _hear(self) -> pipe.FromChild | None:
         """The next message; None once the child is gone, or makes no sense any more."""
         try:
-            return pipe.read_in_parent(await self._reader.readuntil())
+            message: pipe.FromChild = pipe.read_in_parent(await self._reader.readuntil())
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
         except (asyncio.LimitOverrunError, msgspec.DecodeError, UnicodeError):
-            return None  # a handler wrote into what is not its own
+            self._is_garbled = True  # a handler wrote into what is not its own
+            return None
+        return message
+
+    async def _mourn(self) -> str:
+        """The pipe has ended: see to it that the process has too, and say how it came."""
+        if not self._is_garbled:
+            await asyncio.wait({self._reaper}, timeout=KILL_AFTER)
+        if not self._reaper.done():
+            self.kill()
+            await self._reaper
+            return f"the process {'garbled' if self._is_garbled else 'closed'} its pipe to the worker"
+        return _crash(self._process.returncode or 0)
 
     def _follow(self, attempt: Attempt, message: pipe.FromChild, sink: Sink) -> None:
         if isinstance(message, pipe.Began):
@@ -151,9 +166,6 @@ class Child:
         self._signal(signal.SIGKILL)
         if self._killer is not None:
             self._killer.cancel()
-        writer = getattr(self, "_writer", None)
-        if writer is not None and self._killer is not None:
-            writer.close()
 
 
 class Processes:
@@ -182,9 +194,7 @@ class Processes:
         return 0  # a process can be killed
 
     def start(self, attempt: Attempt) -> None:
-        attempt.runner = asyncio.create_task(self._run(attempt))
-        self._runners.add(attempt.runner)
-        attempt.runner.add_done_callback(self._runners.discard)
+        attempt.runner = self._keep(self._run(attempt))
 
     def stop(self, attempt: Attempt, ending: Ending) -> None:
         if attempt.verdict is not None:
@@ -195,3 +205,79 @@ class Processes:
             attempt.settle(ending)  # it still waits for a place
         else:
             child.cancel(attempt.control.reason or "its time is over")
+
+    async def close(self) -> None:
+        busy = {attempt.runner for attempt in self._busy}
+        for runner in self._runners - busy:  # they only wait: for a place, or for a child to start
+            runner.cancel()
+        for child in self._busy.values():
+            child.kill()
+        if self._runners:
+            await asyncio.wait(self._runners)
+        idle, self._idle = self._idle, []
+        await asyncio.gather(*(child.end() for child in idle))
+
+    async def _run(self, attempt: Attempt) -> None:
+        try:
+            async with self._places:
+                if attempt.end.done():  # stopped while it waited
+                    return
+                ending = await self._execute(attempt)
+        except StartError as error:
+            ending = Ending(outcome=Outcome.FAILED, error=error.error)
+        except Exception as error:  # noqa: BLE001 - no process to be had
+            ending = endings.raised(error)
+        attempt.settle(ending)
+
+    async def _execute(self, attempt: Attempt) -> Ending:
+        for _ in range(2):
+            child = await self._child()
+            if attempt.verdict is not None:
+                self._idle.append(child)
+                return attempt.verdict
+            ending = await self._use(child, attempt)
+            if ending is not None:
+                return ending
+        return endings.failed("ProcessCrashed", "the process died twice before the handler was called")
+
+    async def _use(self, child: Child, attempt: Attempt) -> Ending | None:
+        self._busy[attempt] = child
+        try:
+            ending = await child.run(attempt, self._lateness(attempt.work), self._sink(attempt.work))
+        finally:
+            del self._busy[attempt]
+        if attempt.verdict is not None:
+            await child.end()  # settled only when the handler has stopped for certain
+            return attempt.verdict
+        if child.is_alive and child.runs < RECYCLE_AFTER:
+            self._idle.append(child)
+        else:
+            self._keep(child.end())
+        return ending
+
+    async def _child(self) -> Child:
+        while self._idle:
+            child = self._idle.pop()
+            if child.is_alive:
+                return child
+            self._keep(child.end())
+        if self._target is None:
+            raise ConfigError(
+                "this worker cannot start processes: it does not know where its app is",
+                hint="start it with `bellringer worker module:app` or `bellringer worker path/to/file.py`",
+            )
+        return await Child.start(self._target, self._limit)
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._runners.add(task)
+        task.add_done_callback(self._runners.discard)
+        return task
+
+
+def _crash(code: int) -> str:
+    if code >= 0:
+        return f"the process exited with code {code}"
+    name = signal.Signals(-code).name if -code in signal.valid_signals() else f"signal {-code}"
+    hint = ", as happens when memory runs out" if -code == signal.SIGKILL else ""
+    return f"the process was killed by {name}{hint}"

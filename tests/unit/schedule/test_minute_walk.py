@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bellringer.errors import InvalidSchedule
 from bellringer.schedule import Cron, cron
 
 SPANS = {
@@ -227,7 +228,13 @@ def test_any_expression_near_a_change_of_the_clock_is_read_as_the_minute_walker_
     walk, margin = walk_near(zone, change, 60), timedelta(hours=27)
     expression = f"{minute} {hour} {day} * {weekday}"
     expected = inside(walk, walk.occurrences(expression), margin)
-    assert list(evaluated(walk, cron(expression, tz=zone), margin)) == expected
+    try:
+        schedule = cron(expression, tz=zone)
+    except InvalidSchedule:
+        # The first, 15th or 29th that is a second Saturday: refused, and rightly so.
+        assert expected == []
+    else:
+        assert list(evaluated(walk, schedule, margin)) == expected
 
 
 @pytest.mark.parametrize(

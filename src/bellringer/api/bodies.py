@@ -1,0 +1,164 @@
+"""Reads a request's JSON, and refuses what no later step should meet."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from math import isfinite
+from typing import Any, Final, NoReturn
+
+from starlette.requests import ClientDisconnect, Request
+
+from bellringer.api.problems import Refused
+from bellringer.errors import InvalidInput
+from bellringer.payload import DEEPEST
+
+LIMIT: Final = 1024 * 1024
+PATIENCE: Final = 10.0  # seconds for a whole body to arrive
+JSON: Final = "application/json"
+MERGE_PATCH: Final = "application/merge-patch+json"
+_CLOSE: Final = {"Connection": "close"}  # the rest of the body is not worth reading
+
+# Both always match from a quote on, terminated or not, so the scan is linear whatever comes.
+_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\(?s:.)?)*+"?')
+_BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
+_OTHERS: Final = bytes(set(range(256)) - set(b"[]{}"))
+_SUSPECT: Final = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
+
+
+async def read_document(request: Request, *, media: tuple[str, ...] = (JSON,), optional: bool = False) -> dict[str, Any]:
+    """The body as an object; where it is optional, none means an empty one."""
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise Refused(415, "encoding_unsupported", "compressed bodies are not read", hint="send plain JSON")
+    data = await _read(request)
+    if optional and not data.strip():
+        return {}
+    _check_media(request.headers.get("content-type", ""), media)
+    document = parse(data)
+    if not isinstance(document, dict):
+        raise Refused(400, "body_not_object", "the body must be a JSON object")
+    return document
+
+
+async def _read(request: Request) -> bytes:
+    """The body, counted while it comes: a Content-Length may lie, and a stream may never end."""
+    declared = request.headers.get("content-length", "0")
+    if declared.isdecimal() and int(declared[:20]) > LIMIT:
+        raise _too_large()
+    chunks = bytearray()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            async for chunk in request.stream():
+                chunks += chunk
+                if len(chunks) > LIMIT:
+                    raise _too_large()
+    except TimeoutError:
+        raise Refused(408, "body_timeout", "the body did not arrive in time", headers=_CLOSE) from None
+    except ClientDisconnect:
+        raise Refused(400, "body_incomplete", "the body broke off", headers=_CLOSE) from None
+    return bytes(chunks)
+
+
+def _too_large() -> Refused:
+    return Refused(413, "body_too_large", f"the body is larger than {LIMIT:,} bytes", headers=_CLOSE)
+
+
+def _check_media(content_type: str, media: tuple[str, ...]) -> None:
+    kind, _, parameters = content_type.partition(";")
+    charset = parameters.replace(" ", "").replace('"', "").lower()
+    if kind.strip().lower() not in media or charset not in ("", "charset=utf-8"):
+        raise Refused(415, "media_type", "the body's Content-Type is not one that is read here", hint=f"send {media[0]}")
+
+
+def parse(data: bytes) -> Any:
+    """JSON, strictly: no depth, number, key or text that a later step could stumble over."""
+    if b"\0" in data:
+        raise Refused(400, "encoding", "the body holds a NUL byte")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise Refused(400, "encoding", "the body is not valid UTF-8") from None
+    if is_too_deep(data):
+        raise _too_deep()
+    try:
+        value = json.loads(
+            text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_float, parse_int=_int
+        )
+    except RecursionError:
+        raise _too_deep() from None
+    except json.JSONDecodeError as error:
+        raise Refused(400, "json_invalid", f"the body is not JSON: {error.msg} at character {error.pos}") from None
+    if _SUSPECT.search(text):
+        _check_text(value, "")
+    return value
+
+
+def is_too_deep(data: bytes) -> bool:
+    """Whether brackets nest deeper than allowed, found before any parser descends into them.
+
+    With strings and all but brackets gone, each pass removes the innermost pairs; what is left after the allowed
+    number of passes is too deep, or does not close and is for the parser to refuse if it is shallow.
+    """
+    brackets = _STRING.sub(b"", data).translate(_BRACKETS, _OTHERS)
+    for _ in range(DEEPEST):
+        if b"[]" not in brackets:
+            break
+        brackets = brackets.replace(b"[]", b"")
+    return b"[]" in brackets or brackets.count(b"[") > DEEPEST
+
+
+def _too_deep() -> Refused:
+    return Refused(400, "json_too_deep", f"the JSON is nested deeper than {DEEPEST}")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise Refused(400, "duplicate_key", f"the key {twice[:40]!r} occurs twice in one object")
+    return made
+
+
+def _constant(name: str) -> NoReturn:
+    raise Refused(400, "number_invalid", f"{name} is not a JSON number")
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if not isfinite(value):
+        raise Refused(400, "number_invalid", f"the number {text[:40]} is too large")
+    return value
+
+
+def _int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:  # Python reads no more than 4,300 digits
+        raise Refused(400, "number_invalid", f"a number of {len(text):,} digits is too large") from None
+
+
+def _check_text(value: Any, pointer: str) -> None:
+    """Find what the escapes hid: a NUL, which jsonb refuses, or half of a surrogate pair, which is no text."""
+    if isinstance(value, str):
+        _check_string(value, pointer)
+    elif isinstance(value, list):
+        for place, item in enumerate(value):
+            _check_text(item, f"{pointer}/{place}")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            below = f"{pointer}/{key.replace('~', '~0').replace('/', '~1')}"
+            _check_string(key, below)
+            _check_text(item, below)
+
+
+def _check_string(text: str, pointer: str) -> None:
+    if "\0" in text:
+        raise InvalidInput("the text holds a NUL character", hint="remove it", pointer=pointer, code="nul_character")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Refused(400, "encoding", "the text holds a lone surrogate", pointer=pointer) from None
+
+

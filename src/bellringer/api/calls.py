@@ -1,0 +1,196 @@
+"""One request on its way through: what it may use, and what it asked for by path, query and body."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from difflib import get_close_matches
+from typing import Any, Final, TypeVar
+from urllib.parse import unquote
+from uuid import UUID
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from bellringer.api.bodies import JSON, read_document
+from bellringer.api.problems import Refused
+from bellringer.clock import Clock
+from bellringer.errors import InvalidInput, NotFound
+from bellringer.jobs import check_name
+from bellringer.runs import RunKey, decode_id
+from bellringer.store import jobs
+from bellringer.store.names import Names
+from bellringer.store.pool import Store
+from bellringer.store.wakeups import Wakeups
+from bellringer.wire import read
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+PREFIX: Final = "/api/v1"
+WHO: Final = "api"  # until callers have names
+DEFAULT_LIMIT: Final = 50
+LIMITS: Final = range(1, 201)
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
+_SLOTS: Final = 1 << 63  # what the database can count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """What all requests share."""
+
+    store: Store
+    names: Names
+    version: str
+    clock: Clock
+    wakeups: Wakeups | None
+    tenant: str
+    ready: Callable[[], bool]
+
+    async def wake(self, channel: str, payload: str = "") -> None:
+        """A hint that there is something to do; without it everything still happens, a little later."""
+        if self.wakeups is not None:
+            await self.wakeups.send(channel, payload)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request."""
+
+    service: Service
+    request: Request
+
+    @property
+    def store(self) -> Store:
+        return self.service.store
+
+    @property
+    def names(self) -> Names:
+        return self.service.names
+
+    async def tenant_id(self) -> int:
+        return await self.service.names.tenant_id(self.service.tenant)
+
+    async def document(self, *media: str, optional: bool = False) -> dict[str, Any]:
+        return await read_document(self.request, media=media or (JSON,), optional=optional)
+
+    async def body(self, shape: type[S], *, optional: bool = False) -> S:
+        return read(shape, await self.document(optional=optional))
+
+    async def job_id(self) -> UUID:
+        """The job that the path names, by its id or its name."""
+        return await find_job(self, unquote(self.request.path_params["id"]))
+
+    def run_key(self) -> RunKey:
+        """The run that the path names."""
+        return run_key(unquote(self.request.path_params["id"]))
+
+    def query(self, *known: str) -> Mapping[str, str]:
+        """The query's parameters; unknown ones are refused, because a misspelt filter would filter nothing."""
+        given = dict(self.request.query_params)
+        for name in given:
+            if name not in known:
+                near = get_close_matches(name[:40], known, n=1)
+                hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known) or 'none'}"
+                raise InvalidInput(f"there is no parameter {name[:40]!r}", hint=hint, code="unknown_parameter")
+            if "\0" in given[name]:
+                raise InvalidInput(f"{name} holds a NUL character", code="nul_character")
+        return given
+
+    def limit(self) -> int:
+        text = self.request.query_params.get("limit", str(DEFAULT_LIMIT))
+        number = int(text) if re.fullmatch("[0-9]{1,9}", text, re.ASCII) else 0
+        if number not in LIMITS:
+            raise InvalidInput(f"limit must be a number from {LIMITS[0]} to {LIMITS[-1]}", code="limit_range")
+        return number
+
+    def cursor(self, of: str, shape: type[S]) -> S | None:
+        """Where the last page ended; a cursor belongs to one list and its filter, which `of` names."""
+        text = self.request.query_params.get("cursor")
+        if text is None:
+            return None
+        try:
+            data = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
+            kept, mark = msgspec.json.decode(data, type=tuple[str, shape])  # type: ignore[valid-type]
+        except (ValueError, msgspec.DecodeError, RecursionError):
+            raise _forged() from None
+        if kept != of:
+            raise _forged()
+        return mark
+
+
+Handler = Callable[[Call], Awaitable[Response]]
+
+
+class JobMark(msgspec.Struct, frozen=True, array_like=True):
+    """The last job of a page."""
+
+    job_id: UUID
+
+
+class RunMark(msgspec.Struct, frozen=True, array_like=True):
+    """The last run of a page: its whole key, because many runs share an instant."""
+
+    scheduled_for: datetime
+    job_id: UUID
+    slot: int
+
+
+class LetterMark(msgspec.Struct, frozen=True, array_like=True):
+    """The last dead letter of a page."""
+
+    died_at: datetime
+
+
+class LineMark(msgspec.Struct, frozen=True, array_like=True):
+    """The last line of a page."""
+
+    line: int
+
+
+def cursor_to(of: str, mark: msgspec.Struct) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode((of, mark))).rstrip(b"=").decode()
+
+
+def _forged() -> Refused:
+    return Refused(400, "cursor_invalid", "the cursor is not one of this list", hint="start again without a cursor")
+
+
+async def find_job(call: Call, text: str) -> UUID:
+    """A job's id, from its id or its exact name; what is neither is, as any unknown id, not found."""
+    if _UUID.fullmatch(text):
+        return UUID(text)
+    try:
+        name = check_name(text)
+        found = await jobs.find(call.store, await call.tenant_id(), name)
+    except InvalidInput:
+        found = None
+    if found is None:
+        raise no_job()
+    return found[0]
+
+
+def run_key(text: str) -> RunKey:
+    try:
+        key = decode_id(text)
+    except NotFound:
+        raise no_run() from None
+    if key.slot >= _SLOTS:
+        raise no_run()
+    return key
+
+
+def no_job() -> NotFound:
+    return NotFound("there is no such job", hint="list them with `bellringer jobs list`")
+
+
+def no_run() -> NotFound:
+    return NotFound("there is no such run", hint="list them with `bellringer runs list`")
+
+
+def reply(body: msgspec.Struct, status: int = 200, **headers: str) -> Response:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Response(msgspec.json.encode(body), status_code=status, headers=named, media_type=JSON)

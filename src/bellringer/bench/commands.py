@@ -1,0 +1,101 @@
+"""`bellringer bench`: the figures that the README quotes, on your own machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+
+@click.group()
+def bench() -> None:
+    """Measure the engine on this machine.
+
+    \b
+    Each measurement makes a database of its own, on a throwaway embedded PostgreSQL or on the server that
+    BELLRINGER_DSN names, and drops it afterwards.
+    Example: bellringer bench herd --jobs 100000 --schedules 500 --json
+    """
+
+
+@bench.command()
+@click.option("--jobs", default=100_000, show_default=True, help="Jobs that are due at one instant.")
+@click.option("--schedules", default=1, show_default=True, help="Different schedules among them.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def herd(jobs: int, schedules: int, *, as_json: bool) -> None:
+    """Fire many jobs that are due at one instant.
+
+    \b
+    Example: bellringer bench herd --jobs 100000 --schedules 1 --json
+    """
+    from bellringer.bench.herd import herd as measure
+
+    _tell(_measured(lambda dsn: measure(dsn, jobs, schedules)), as_json=as_json)
+
+
+@bench.command()
+@click.option("--runs", default=100_000, show_default=True, help="Runs that are ready.")
+@click.option("--slots", default=200, show_default=True, help="Slots of the worker.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def drain(runs: int, slots: int, *, as_json: bool) -> None:
+    """Execute many ready runs with one worker.
+
+    \b
+    Example: bellringer bench drain --runs 100000 --json
+    """
+    from bellringer.bench.drain import drain as measure
+
+    _tell(_measured(lambda dsn: measure(dsn, runs, slots)), as_json=as_json)
+
+
+@bench.command()
+@click.option("--registered", default=1_000_000, show_default=True, help="Jobs that are not due.")
+@click.option("--due", default=10, show_default=True, help="Jobs that are due.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def tick(registered: int, due: int, *, as_json: bool) -> None:
+    """Compare a tick beside a thousand registered jobs with one beside many.
+
+    \b
+    Example: bellringer bench tick --registered 1000000 --due 10 --json
+    """
+    from bellringer.bench.herd import tick_beside
+
+    few = _measured(lambda dsn: tick_beside(dsn, 1_000, due))
+    many = _measured(lambda dsn: tick_beside(dsn, registered, due))
+    ratio = round(many["median_ms"] / few["median_ms"], 3)
+    _tell({"few": few, "many": many, "ratio": ratio}, as_json=as_json)
+
+
+def _measured(measure: Callable[[str], Coroutine[Any, Any, Any]]) -> dict[str, Any]:
+    from bellringer.bench import database
+
+    async def once(dsn: str) -> dict[str, Any]:
+        made = await database.create(dsn)
+        try:
+            return asdict(await measure(made))
+        finally:
+            await database.drop(dsn, made)
+
+    with database.server() as dsn:
+        return _runner()(once(dsn))
+
+
+def _runner() -> Callable[[Coroutine[Any, Any, dict[str, Any]]], dict[str, Any]]:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run
+    return uvloop.run
+
+
+def _tell(figures: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(figures))
+        return
+    for name, value in figures.items():
+        shown = f"{value:,}" if isinstance(value, int | float) else value
+        click.echo(f"  {name.replace('_', ' '):<28} {shown}")

@@ -1,0 +1,33 @@
+-- name: jobs
+insert into jobs (job_id, tenant_id, shard, name, task_id, spec, schedules, schedule_ids, pool_id, priority, misfire, overlap,
+                  created_at, updated_at)
+select job_id, 1, shard, 'job ' || ($6::int + ord), $3, '{}', '[]', array[schedule_id], $4, 5, 'fire_once', 'skip', bellringer.now(), bellringer.now()
+from unnest($1::uuid[], $2::smallint[], $5::integer[]) with ordinality u (job_id, shard, schedule_id, ord)
+
+-- name: members
+-- Overlap is on, as it is by default, so the fire looks for an unfinished predecessor of every job.
+insert into members (shard, schedule_id, job_id, tenant_id, task_id, revision, pool_id, priority, misfire, overlap, active_since)
+select shard, schedule_ids[1], job_id, tenant_id, task_id, revision, pool_id, priority, 0, 1, bellringer.now() - interval '1 hour'
+from jobs
+
+-- name: cohorts
+insert into cohorts (shard, schedule_id, next_at) select distinct shard, schedule_id, $1::timestamptz from members
+
+-- name: copies
+create table runs_copy (like runs including all) partition by range (scheduled_for);
+create table runs_copy_all partition of runs_copy for values from (minvalue) to (maxvalue);
+create table queue_copy (like queue including all) with (fillfactor = 70)
+
+-- name: copy_runs
+insert into runs_copy select * from runs
+
+-- name: copy_queue
+insert into queue_copy select * from queue
+
+-- name: ready
+insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, shard, pool_id, priority, cause, born_as, spec)
+select job_id, $3, 0, bellringer.now(), 0, 1, $4, 0, $5, 5, 'send', 'queued', '{}' from unnest($1::uuid[], $2::smallint[]) u (job_id, shard)
+
+-- name: ready_queue
+insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, shard, pool_id, priority, cause, spec)
+select job_id, scheduled_for, slot, scheduled_for, tenant_id, task_id, shard, pool_id, priority, cause, spec from runs

@@ -1,0 +1,147 @@
+"""Every setting, with its default: read once at the door, so that inner code receives plain values.
+
+Later wins: the defaults below, `bellringer.toml` in the working folder, the environment as BELLRINGER_…, flags.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from bellringer.durations import format_duration, parse_duration
+from bellringer.errors import ConfigError, InvalidInput
+
+FILE: Final = "bellringer.toml"
+PREFIX: Final = "BELLRINGER_"
+DEFAULT_PORT: Final = 8700
+MOST_LEAD: Final = timedelta(seconds=5)  # register looks no further ahead for what a hand may have passed
+LEAST_LEASE: Final = timedelta(seconds=1)  # shorter ones would be lost to a slow round trip
+
+# Read elsewhere, before there is a Config or where there is none.
+ELSEWHERE: Final = frozenset({"DEBUG", "FAULT", "PG_BIN", "TEST_DSN"})
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How this program runs. Lengths of time are written like "90s", "1h30m" or "30d"."""
+
+    dsn: str | None = None
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    url: str | None = None
+    pool_size: int = 8
+    lead: timedelta = timedelta(seconds=1)
+    lease: timedelta = timedelta(seconds=5)
+    misfire_grace: timedelta = timedelta(seconds=60)
+    retention: timedelta = timedelta(days=30)
+    dead_retention: timedelta = timedelta(days=30)
+    grace: timedelta = timedelta(seconds=30)
+    log: Literal["json", "text"] = "json"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    def require_dsn(self) -> str:
+        """The database's address, or the error that says how to give one."""
+        if not self.dsn:
+            raise ConfigError(
+                "no database is named",
+                hint="set BELLRINGER_DSN=postgresql://user@host/database, or run `bellringer dev`, which brings its own",
+            )
+        return self.dsn
+
+
+_FIELDS: Final = tuple(field.name for field in msgspec.structs.fields(Config))
+_DURATIONS: Final = frozenset(
+    field.name for field in msgspec.structs.fields(Config) if field.type is timedelta
+)
+
+
+def load(
+    flags: Mapping[str, Any] | None = None, *, environ: Mapping[str, str], folder: Path | None = None
+) -> Config:
+    """Put the layers on top of each other; flags that are None were not given."""
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    layers = (_file(folder or Path.cwd()), _environment(environ), _flags(flags or {}))
+    for name, value, source in (entry for layer in layers for entry in layer):
+        values[name] = _duration(name, value, source) if name in _DURATIONS else value
+        sources[name] = source
+    return _checked(_convert(values, sources), sources)
+
+
+def _file(folder: Path) -> Iterator[tuple[str, Any, str]]:
+    path = folder / FILE
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}", hint="mend it, or move it away") from None
+    for name, value in document.items():
+        if name not in _FIELDS:
+            raise ConfigError(f"{FILE} has the unknown setting {name!r}", hint=_suggestion(name))
+        yield name, value, f"{name} in {FILE}"
+
+
+def _environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any, str]]:
+    for variable in sorted(environ):
+        rest = variable.removeprefix(PREFIX)
+        if rest == variable or rest in ELSEWHERE or not environ[variable]:
+            continue
+        name = rest.lower()
+        if name not in _FIELDS:
+            # Others may own names that begin alike, so only what looks like a slip is refused.
+            if near := get_close_matches(name, _FIELDS, n=1, cutoff=0.75):
+                hint = f"did you mean {PREFIX}{near[0].upper()}?"
+                raise ConfigError(f"the environment has the unknown setting {variable}", hint=hint)
+            continue
+        if name == "port" and environ[variable].startswith("tcp://"):
+            continue  # Kubernetes sets this for every pod beside a service named bellringer
+        yield name, environ[variable], variable
+
+
+def _flags(flags: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+    for name, value in flags.items():
+        if value is not None:
+            yield name, value, f"--{name.replace('_', '-')}"
+
+
+def _suggestion(name: str) -> str:
+    near = get_close_matches(name, _FIELDS, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"its settings are {', '.join(_FIELDS)}"
+
+
+def _duration(name: str, value: Any, source: str) -> timedelta:
+    try:
+        return parse_duration(value, what=source)
+    except InvalidInput as error:
+        raise ConfigError(error.message, hint=error.hint) from None
+
+
+def _convert(values: Mapping[str, Any], sources: Mapping[str, str]) -> Config:
+    for name, value in values.items():
+        try:
+            msgspec.convert({name: value}, Config, strict=False)  # text from the environment may be a number
+        except msgspec.ValidationError as error:
+            problem = str(error).partition(" - at ")[0]
+            raise ConfigError(f"{sources[name]} cannot be {value!r}", hint=problem[:1].lower() + problem[1:]) from None
+    return msgspec.convert(dict(values), Config, strict=False)
+
+
+def _checked(config: Config, sources: Mapping[str, str]) -> Config:
+    def refuse(name: str, problem: str, hint: str) -> ConfigError:
+        return ConfigError(f"{sources.get(name, name)} {problem}", hint=hint)
+
+    if not 0 <= config.port <= 65535:
+        raise refuse("port", f"cannot be {config.port}", "ports are 1 to 65535")
+    if not 1 <= config.pool_size <= 1000:
+        raise refuse("pool_size", f"cannot be {config.pool_size}", "give 1 to 1000 connections")
+    if config.lead > MOST_LEAD:
+        raise refuse("lead", f"is {format_duration(config.lead)}", f"at most {format_duration(MOST_LEAD)}")
+    if config.lease < LEAST_LEASE:
+        raise refuse("lease", f"is {format_duration(config.lease)}", f"at least {format_duration(LEAST_LEASE)}")
+    return config

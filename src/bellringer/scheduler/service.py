@@ -1,0 +1,236 @@
+"""The scheduler process: a list of chores, each a loop around one step."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import uuid4
+
+from bellringer import faults
+from bellringer.clock import Clock, DatabaseClock
+from bellringer.leases import LEASE, Holding, LeaseKeeper
+from bellringer.lifecycle import prune as pruning
+from bellringer.lifecycle.prune import Retention
+from bellringer.lifecycle.reap import SILENCE, reap
+from bellringer.lifecycle.register import resume
+from bellringer.lifecycle.tick import Pace, ring, tick
+from bellringer.loops import Wake, every
+from bellringer.scheduler.shards import Shards
+from bellringer.scheduler.wheel import Wheel
+from bellringer.store import cohorts, jobs, queue
+from bellringer.store.cohorts import Fired, Hand
+from bellringer.store.leases import Beat
+from bellringer.store.names import Names
+from bellringer.store.pool import Store
+from bellringer.store.wakeups import HANDS, WORK, Wakeups, hear
+from bellringer.telemetry import CLOCK_SKEW, FIRE_LATENESS, FIRES, MISSED, REAPED, STALE, TICK_SECONDS, log
+
+_Step = Callable[[], Awaitable[object]]
+
+POLL: Final = 0.5
+AHEAD: Final = timedelta(seconds=1)  # how far beyond the lead the wheel looks: two polls
+MOST_HANDS: Final = 10_000
+FEWEST, MOST_STRIDE = 256, 8_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSettings:
+    """How a scheduler goes about its work."""
+
+    name: str = ""
+    version: str = ""
+    pace: Pace = field(default_factory=Pace)
+    retention: Retention = field(default_factory=Retention)
+    lease: timedelta = LEASE
+    silence: timedelta = SILENCE
+
+
+class Scheduler:
+    """One node. Nodes are equal; each fires what is due in the shards that it holds."""
+
+    def __init__(self, store: Store, keeper: LeaseKeeper, clock: Clock, settings: SchedulerSettings) -> None:
+        self._store = store
+        self._names = Names(store)
+        self._keeper = keeper
+        self._clock = clock
+        self._time = DatabaseClock(clock)
+        self._settings = settings
+        self._node_id = uuid4()  # new with every start: token and holder together are never granted twice
+        self._wheel = Wheel()
+        self._wake = Wake()
+        self._wakeups = Wakeups(store, clock)
+        self._polled_at = float("-inf")
+        self._stride = 2_000
+        self.fired = 0
+        self.refused = 0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until asked to stop, then hand over the shards."""
+        self._shards = Shards(
+            self._store, self._keeper, self._node_id, await self._names.shards(), self._clock, self._settings.lease
+        )
+        await pruning.make_days(self._store, await self._store.now())
+        async with asyncio.TaskGroup() as chores:
+            loops = [chores.create_task(loop) for loop in self._chores()]
+            await stop.wait()
+            for loop in loops:
+                loop.cancel()
+        await self._shards.leave()
+        await self._wakeups.send(HANDS)
+
+    def _chores(self) -> Sequence[Coroutine[None, None, None]]:
+        lease = self._settings.lease.total_seconds()
+        return [
+            every(lease / 5, self._keep, name="keep"),
+            every(0.0, self._fire, name="fire"),
+            every(1.0, self._for_all(self._reap), name="reap"),
+            every(2.0, self._for_all(self._sweep), name="sweep"),
+            every(1.0, self._for_all(self._resume), name="resume"),
+            every(600.0, self._make_days, name="make days"),
+            every(3600.0, self._for_all(self._prune), name="prune"),
+            every(60.0, self._tidy, name="tidy"),
+            hear(self._store, self._clock, {HANDS: lambda _: self._hint()}),
+        ]
+
+    def _hint(self) -> None:
+        self._polled_at = float("-inf")
+        self._wake.set()
+
+    # Shards
+
+    async def _keep(self) -> None:
+        skew = self._time.skew().total_seconds()
+        CLOCK_SKEW.set(skew)
+        await self._shards.keep(
+            Beat(
+                node_id=self._node_id,
+                name=self._settings.name or f"{socket.gethostname()}-{os.getpid()}",
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                version=self._settings.version,
+                shards=len(self._shards.holding().tokens),
+                fired=self.fired,
+                refused=self.refused,
+                skew=skew,
+            )
+        )
+
+    # Firing
+
+    async def _fire(self) -> None:
+        """Fire all that is due, pass by pass, then sleep to the next strike or the next poll."""
+        while await self._pass():
+            pass
+        await self._wake.wait(self._rest())
+
+    def _rest(self) -> float:
+        poll = self._polled_at + POLL - self._clock.monotonic()
+        strike = self._wheel.next_strike()
+        if strike is None:
+            return max(min(poll, POLL), 0.01)
+        until = (strike - self._settings.pace.lead - self._time.now()).total_seconds()
+        return max(min(poll, until, POLL), 0.001)
+
+    async def _pass(self) -> bool:
+        """One bounded pass; True: there may be more."""
+        async with self._shards.at_work:
+            holding = self._shards.holding()
+            if not holding.tokens:
+                return False
+            self._wheel.keep(holding.tokens.keys())
+            rung = await self._poll(sorted(holding.tokens))
+            fired = Fired()
+            if rung:
+                fired = await ring(self._store, holding, rung, self._settings.pace)
+                self._count(fired, self._time.now())
+            hands = self._wheel.take(self._time.now() + self._settings.pace.lead, self._stride)
+            if not hands:
+                return fired.fired >= self._settings.pace.most
+            faults.point("tick.checked")  # from here on only the token protects
+            await self._strike(holding, hands)
+            return True
+
+    async def _poll(self, shards: list[int]) -> list[int]:
+        """Read the hands that strike soon, at most twice a second; answers the shards that have a timer due."""
+        if self._clock.monotonic() - self._polled_at < POLL:
+            return []
+        now = await self._store.now()
+        self._time.observe(now)
+        self._polled_at = self._clock.monotonic()
+        until = now + self._settings.pace.lead
+        hands = await cohorts.coming(self._store, shards, until + AHEAD, MOST_HANDS)
+        self._wheel.put(hands)
+        if len(hands) == MOST_HANDS:
+            self._polled_at = float("-inf")  # there are more: look again as soon as these are done
+        return await cohorts.rung(self._store, shards, until)
+
+    async def _strike(self, holding: Holding, hands: Sequence[Hand]) -> None:
+        started, now = self._clock.monotonic(), self._time.now()
+        ticked = await tick(self._store, self._names, holding, hands, now, self._settings.pace)
+        fired = ticked.fired
+        TICK_SECONDS.observe(self._clock.monotonic() - started)
+        FIRE_LATENESS.observe(max((now - hands[0].next_at).total_seconds(), 0.0))
+        self._count(fired, hands[0].next_at)
+        if fired.fired:
+            await self._wakeups.send(WORK, hands[0].next_at.isoformat())
+        if fired.missed:
+            MISSED.inc(fired.missed)
+            log.warning("occurrences were missed and are recorded as gaps", hands=fired.moved, missed=fired.missed)
+        if not ticked.hands:
+            self._polled_at = float("-inf")  # memory was wrong: ask the database
+        horizon = now + self._settings.pace.lead + AHEAD
+        self._wheel.put(hand for hand in ticked.hands if hand.next_at <= horizon)
+        self._fit(len(hands), fired)
+
+    def _fit(self, given: int, fired: Fired) -> None:
+        """Give the next call about as many hands as it can fire: it counts the members of all that it is given."""
+        if fired.moved < given and fired.fired * 2 > self._settings.pace.most:
+            self._stride = max(FEWEST, fired.moved + fired.moved // 4)
+        elif fired.moved == given and fired.fired * 2 < self._settings.pace.most:
+            self._stride = min(MOST_STRIDE, self._stride * 2)
+
+    def _count(self, fired: Fired, at: datetime) -> None:
+        self.fired += fired.fired
+        FIRES.inc(fired.fired)
+        if fired.refused:
+            self.refused += 1
+            STALE.labels("scheduler").inc()
+            log.warning("a stale write was refused", shards=sorted(fired.refused), at=at.isoformat())
+            self._shards.lost(fired.refused)
+
+    # What one node does for all: the one that holds shard 0
+
+    def _for_all(self, step: _Step) -> _Step:
+        async def guarded() -> None:
+            if 0 in self._shards.holding().tokens:
+                await step()
+
+        return guarded
+
+    async def _reap(self) -> None:
+        if reaped := await reap(self._store, self._settings.silence):
+            REAPED.inc(reaped)
+            log.warning("attempts of vanished workers were settled as lost", attempts=reaped)
+            await self._wakeups.send(WORK, self._time.now().isoformat())
+
+    async def _sweep(self) -> None:
+        await queue.sweep(self._store, self._settings.pace.most)
+
+    async def _resume(self) -> None:
+        for job_id, tenant_id in await jobs.lapsed(self._store, 100):
+            await resume(self._store, self._names, job_id, tenant_id=tenant_id, who="the end of its pause")
+
+    async def _make_days(self) -> None:
+        await pruning.make_days(self._store, await self._store.now())
+
+    async def _prune(self) -> None:
+        if dropped := await pruning.prune(self._store, await self._store.now(), self._settings.retention):
+            log.info("days past retention were dropped", days=dropped)
+
+    async def _tidy(self) -> None:
+        await pruning.tidy(self._store, sorted(self._shards.holding().tokens))

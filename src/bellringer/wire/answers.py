@@ -1,0 +1,262 @@
+"""What the API answers. A client reads over fields that it does not know yet, so that servers may be newer."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """Instants are RFC 3339 in UTC with Z; lengths of time are written like "1h30m"."""
+
+
+class Pause(Answer, frozen=True):
+    """What an operator did to a job."""
+
+    at: datetime
+    by: str | None = None
+    reason: str | None = None
+    until: datetime | None = None
+
+
+class Job(Answer, frozen=True):
+    """A job: what its author wrote, and what became of it."""
+
+    job_id: str
+    name: str
+    task: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    schedules: list[dict[str, Any]]
+    description: str
+    pool: str
+    priority: int
+    timeout: str | None
+    heartbeat: str | None
+    retry: dict[str, Any]
+    delivery: str
+    misfire: str
+    overlap: str
+    starts_at: datetime | None
+    ends_at: datetime | None
+    enabled: bool
+    paused: Pause | None
+    owner: str
+    tags: list[str]
+    revision: int
+    created_at: datetime
+    updated_at: datetime
+    next_at: datetime | None
+
+
+class Attempt(Answer, frozen=True):
+    """One try at a run; attempt 0 is an end without a try."""
+
+    attempt: int
+    outcome: str | None
+    ends_as: str | None
+    started_at: datetime | None
+    finished_at: datetime
+    worker_id: int | None
+    worker: str | None
+    revision: int | None
+    error: Any
+    result: Any
+
+
+class RunItem(Answer, frozen=True):
+    """A run as lists show it: without what may be large."""
+
+    run_id: str
+    job_id: str
+    job: str | None
+    task: str
+    state: str
+    cause: str
+    scheduled_for: datetime
+    slot: int
+    attempt: int
+    fired_at: datetime | None
+    available_at: datetime | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    lateness_ms: int | None
+    pool: str
+    priority: int
+    worker_id: int | None
+    progress: Any
+    revision: int | None
+    token: int | None
+    reason: str
+    error: Any
+    cancel_requested: bool
+    blocked: list[str]
+
+
+class Run(RunItem, frozen=True):
+    """A run with all that is known of it; `created` is told only where a run was asked for by a key."""
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+    result: Any
+    attempts: list[Attempt]
+    created: bool | msgspec.UnsetType = msgspec.UNSET
+
+
+class Line(Answer, frozen=True):
+    """One line that a handler logged."""
+
+    attempt: int
+    line: int
+    at: datetime
+    level: str
+    message: str
+    fields: Any
+
+
+class DeadLetter(Answer, frozen=True):
+    """A run that gave up, until somebody redrives or discards it."""
+
+    run_id: str
+    job_id: str
+    job: str | None
+    task: str
+    attempt: int
+    scheduled_for: datetime
+    died_at: datetime
+    reason: str
+    error: Any
+    fingerprint: str
+
+
+class Bulk(Answer, frozen=True):
+    """How many were changed; `more` says that the same request has more to do."""
+
+    count: int
+    more: bool = False
+
+
+class Worker(Answer, frozen=True):
+    """One worker, and how long ago it was heard of."""
+
+    worker_id: int
+    name: str
+    host: str
+    pid: int
+    version: str
+    pools: dict[str, int]
+    state: str
+    busy: int
+    started_at: datetime
+    seen_at: datetime
+    age: float
+    tasks: list[str]
+
+
+class Node(Answer, frozen=True):
+    """One scheduler node."""
+
+    node_id: str
+    name: str
+    host: str
+    pid: int
+    version: str
+    started_at: datetime
+    seen_at: datetime
+    age: float
+    shards: int
+    fired: int
+    refused: int
+    skew: float
+
+
+class Lease(Answer, frozen=True):
+    """Who may fire a shard; no holder: nobody may just now."""
+
+    shard: int
+    holder: str | None
+    node: str | None
+    token: int
+    seconds_left: float
+
+
+class Shards(Answer, frozen=True):
+    """The shards, counted."""
+
+    total: int
+    held: int
+    free: int
+
+
+class Schema(Answer, frozen=True):
+    """The database's schema version, and the one that this program wants."""
+
+    current: int
+    wanted: int
+
+
+class Cluster(Answer, frozen=True):
+    """Who holds what. `skew` is how many seconds the answering host is ahead of the database."""
+
+    nodes: list[Node]
+    leases: list[Lease]
+    shards: Shards
+    skew: float
+    schema: Schema
+
+
+class Occurrence(Answer, frozen=True):
+    """One instant that a schedule names; `local` is the same in the schedule's zone."""
+
+    at: datetime
+    local: datetime
+    flags: list[str]
+
+
+class Preview(Answer, frozen=True):
+    """What a schedule means."""
+
+    schedule: dict[str, Any]
+    description: str
+    fires: list[Occurrence]
+
+
+class Version(Answer, frozen=True):
+    """Which program answers, and which API it speaks."""
+
+    version: str
+    api: str = "v1"
+
+
+class Readiness(Answer, frozen=True):
+    """Whether this process can serve; `checks` says what stands in the way."""
+
+    status: str
+    checks: dict[str, str] = {}
+
+
+class JobPage(Answer, frozen=True):
+    items: list[Job]
+    next_cursor: str | None = None
+
+
+class RunPage(Answer, frozen=True):
+    items: list[RunItem]
+    next_cursor: str | None = None
+
+
+class Lines(Answer, frozen=True):
+    items: list[Line]
+    next_cursor: str | None = None
+
+
+class Letters(Answer, frozen=True):
+    items: list[DeadLetter]
+    next_cursor: str | None = None
+
+
+class Workers(Answer, frozen=True):
+    items: list[Worker]
+    next_cursor: str | None = None

@@ -1,0 +1,186 @@
+"""Between the documents of the API and the words: a job, an order, and a merge patch over a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+from bellringer.durations import format_duration
+from bellringer.errors import InvalidInput
+from bellringer.jobs import Definition, check_name
+from bellringer.policies import Delivery, Misfire, Overlap, Retry
+from bellringer.schedule import Schedule, parse, to_document
+from bellringer.schedule.instants import write_instant
+from bellringer.wire.reading import Gathering, duration, instant, read, refuse_unknown
+from bellringer.wire.requests import ExecuteRequest, JobRequest, TriggerRequest
+
+W = TypeVar("W", bound=StrEnum)
+
+SHORTEST_TIMEOUT: Final = timedelta(milliseconds=1)
+LONGEST_TIMEOUT: Final = timedelta(days=30)
+_KINDS: Final = frozenset({"cron", "every", "delay", "at"})
+# Words that a later release will take; until then they are told apart from mistakes.
+_LATER: Final[Mapping[str, frozenset[str]]] = {
+    "misfire": frozenset({"skip", "fire_all"}),
+    "overlap": frozenset({"skip", "queue", "collapse", "replace"}),
+}
+
+
+def to_definition(request: JobRequest, *, owner: str = "api") -> Definition:
+    """A job's request in words."""
+    g = Gathering()
+    schedules = _schedules(request, g)
+    kwargs = g.take("/payload", lambda: kwargs_of(request), {})
+    definition = Definition(
+        name=request.name,
+        task=g.take("/task", lambda: check_name(request.task, what="task", pointer="/task"), ""),
+        schedules=schedules,
+        args=request.args,
+        kwargs=kwargs or {},
+        pool=request.pool,
+        priority=request.priority,
+        timeout=timeout_of(request, g),
+        heartbeat=heartbeat_of(request, g),
+        retry=g.take("/retry", lambda: retry_of(request.retry), Retry()),
+        delivery=g.take("/delivery", lambda: word(Delivery, request.delivery, "delivery"), Delivery.AT_LEAST_ONCE),
+        misfire=g.take("/misfire", lambda: word(Misfire, request.misfire, "misfire"), Misfire.FIRE_ONCE),
+        overlap=g.take("/overlap", lambda: word(Overlap, request.overlap, "overlap"), Overlap.ALLOW),
+        starts_at=g.take("/starts_at", lambda: instant(request.starts_at, what="starts_at"), None),
+        ends_at=g.take("/ends_at", lambda: instant(request.ends_at, what="ends_at"), None),
+        enabled=request.enabled,
+        owner=owner,
+        tags=tuple(request.tags),
+    )
+    g.done()
+    return definition
+
+
+def patched(definition: Definition, patch: Mapping[str, Any]) -> Definition:
+    """A definition after a JSON merge patch (RFC 7396): what the patch leaves out stays as it is."""
+    g = Gathering()
+    refuse_unknown(JobRequest, patch, g)
+    g.done()
+    target = _document(definition)
+    patch = dict(patch)
+    if "payload" in patch and "kwargs" not in patch:
+        patch["kwargs"] = patch.pop("payload")
+    if "schedule" in patch and "schedules" not in patch:
+        target["schedule"] = _patch_target(target.pop("schedules"), patch["schedule"])
+    merged = {key: value for key, value in merge(target, patch).items() if value is not None}
+    return to_definition(read(JobRequest, merged), owner=definition.owner)
+
+
+def merge(target: Any, patch: Any) -> Any:
+    """RFC 7396: objects are merged, null removes, anything else replaces."""
+    if not isinstance(patch, Mapping):
+        return patch
+    merged = dict(target) if isinstance(target, Mapping) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge(merged.get(key), value)
+    return merged
+
+
+def _patch_target(stored: list[dict[str, object]], patch: Any) -> dict[str, object]:
+    """What a patch of `schedule` is merged into.
+
+    A patch that names another kind than the stored one replaces it: merged by the letter, {"every": "5m"} over a
+    cron would say both.
+    """
+    if len(stored) != 1 or not isinstance(patch, Mapping):
+        return {}
+    kinds = _KINDS & patch.keys()
+    return stored[0] if kinds <= stored[0].keys() else {}
+
+
+def _document(d: Definition) -> dict[str, Any]:
+    """A definition as its author could have written it."""
+    return {
+        "name": d.name,
+        "task": d.task,
+        "args": list(d.args),
+        "kwargs": dict(d.kwargs),
+        "schedules": [to_document(s) for s in d.schedules],
+        "pool": d.pool,
+        "priority": d.priority,
+        "timeout": format_duration(d.timeout) if d.timeout else None,
+        "heartbeat": format_duration(d.heartbeat) if d.heartbeat else None,
+        "retry": d.retry.to_document(),
+        "delivery": d.delivery.value,
+        "misfire": d.misfire.value,
+        "overlap": d.overlap.value,
+        "starts_at": write_instant(d.starts_at) if d.starts_at else None,
+        "ends_at": write_instant(d.ends_at) if d.ends_at else None,
+        "enabled": d.enabled,
+        "tags": list(d.tags),
+    }
+
+
+def _schedules(request: JobRequest, g: Gathering) -> tuple[Schedule, ...]:
+    if request.schedule is not None and request.schedules is not None:
+        g.add(
+            InvalidInput(
+                "schedule and schedules are both given", hint="give one of them", pointer="/schedules", code="conflicting_fields"
+            )
+        )
+        return ()
+    if request.schedule is not None:
+        single = request.schedule
+        return g.take("/schedule", lambda: (parse(single),), ())
+    found: list[Schedule] = []
+    for place, document in enumerate(request.schedules or ()):
+        found += g.take(f"/schedules/{place}", lambda d=document, p=place: _placed(d, p), [])  # type: ignore[misc]
+    return tuple(found)
+
+
+def _placed(document: Mapping[str, Any], place: int) -> list[Schedule]:
+    try:
+        return [parse(document)]
+    except InvalidInput as error:
+        error.pointer = error.pointer.replace("/schedule", f"/schedules/{place}", 1)
+        raise
+
+
+def kwargs_of(request: JobRequest | ExecuteRequest | TriggerRequest) -> dict[str, Any] | None:
+    """The keyword arguments, by whichever of their two names they came."""
+    if request.payload is not None and request.kwargs is not None:
+        raise InvalidInput(
+            "kwargs and payload are both given", hint="they mean the same; give one", code="conflicting_fields"
+        )
+    return request.payload if request.payload is not None else request.kwargs
+
+
+def timeout_of(request: JobRequest | ExecuteRequest, g: Gathering) -> timedelta | None:
+    return g.take("/timeout", lambda: _limit(request.timeout, "timeout"), None)
+
+
+def heartbeat_of(request: JobRequest | ExecuteRequest, g: Gathering) -> timedelta | None:
+    return g.take("/heartbeat", lambda: _limit(request.heartbeat, "heartbeat"), None)
+
+
+def _limit(value: str | float | None, what: str) -> timedelta | None:
+    return duration(value, what=what, least=SHORTEST_TIMEOUT, most=LONGEST_TIMEOUT)
+
+
+def retry_of(document: int | dict[str, Any] | None) -> Retry:
+    try:
+        return Retry() if document is None else Retry.parse(document)
+    except TypeError:  # such as a number where a list of delays belongs
+        raise InvalidInput("retry cannot be read", hint="delays is a list", code="type") from None
+
+
+def word(kind: type[W], text: str, what: str) -> W:
+    """One of a policy's words."""
+    try:
+        return kind(text)
+    except ValueError:
+        known = ", ".join(kind)
+    if text in _LATER.get(what, ()):
+        raise InvalidInput(
+            f"{what} {text!r} is not supported yet", hint=f"this release knows {known}", code="not_yet_supported"
+        )
+    raise InvalidInput(f"{what} {text[:40]!r} is not known", hint=f"use {known}", code="unknown_word")

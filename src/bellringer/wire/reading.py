@@ -1,0 +1,117 @@
+"""Reads documents into request shapes, and tells all that is wrong with one at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from bellringer.durations import format_duration, parse_duration
+from bellringer.errors import InvalidInput
+from bellringer.schedule.instants import read_instant
+
+S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T")
+
+MOST_FAULTS: Final = 20
+_ECHO: Final = 40  # characters of an unknown name that an answer repeats
+_STEP: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
+_WHERE: Final = re.compile(r" - at `\$(?P<path>.*)`$")
+
+
+class Faults(InvalidInput):
+    """Several things are wrong; the first gives its code, `faults` holds them all."""
+
+    def __init__(self, faults: Sequence[InvalidInput]) -> None:
+        first = faults[0]
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        super().__init__(first.message + more, hint=first.hint, pointer=first.pointer, code=first.code)
+        self.faults = tuple(faults[:MOST_FAULTS])
+
+
+class Gathering:
+    """Collects what is wrong, so that a caller learns it all at once."""
+
+    def __init__(self) -> None:
+        self._faults: list[InvalidInput] = []
+
+    def add(self, fault: InvalidInput) -> None:
+        self._faults.append(fault)
+
+    def take(self, pointer: str, make: Callable[[], T], otherwise: T) -> T:
+        """What `make` gives; where it refuses, keep the fault and go on with something else."""
+        try:
+            return make()
+        except InvalidInput as fault:
+            fault.pointer = fault.pointer or pointer
+            self._faults.append(fault)
+            return otherwise
+
+    def done(self) -> None:
+        if self._faults:
+            raise Faults(self._faults)
+
+
+def read(shape: type[S], document: Mapping[str, Any]) -> S:
+    """A document as a request of this shape."""
+    gathering = Gathering()
+    refuse_unknown(shape, document, gathering)
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(shape):
+        name = field.encode_name
+        if name in document:
+            try:
+                values[field.name] = msgspec.convert(document[name], field.type)
+            except msgspec.ValidationError as error:
+                gathering.add(_mistyped(name, str(error)))
+        elif field.required:
+            gathering.add(InvalidInput(f"{name} is missing", pointer=f"/{name}", code="missing_field"))
+    gathering.done()
+    return shape(**values)
+
+
+def refuse_unknown(shape: type[msgspec.Struct], document: Mapping[str, Any], gathering: Gathering) -> None:
+    """Unknown fields are refused: a misspelt name that is ignored does nothing, silently."""
+    known = [field.encode_name for field in msgspec.structs.fields(shape)]
+    for name in document:
+        if name not in known:
+            shown = name[:_ECHO]
+            near = get_close_matches(shown, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known) or 'none'}"
+            pointer = "/" + shown.replace("~", "~0").replace("/", "~1")
+            gathering.add(
+                InvalidInput(
+                    f"there is no field {shown!r} to set", hint=hint, pointer=pointer, code="unknown_field"
+                )
+            )
+
+
+def _mistyped(name: str, text: str) -> InvalidInput:
+    where = _WHERE.search(text)
+    steps = _STEP.findall(where["path"]) if where else []
+    pointer = "/".join([f"/{name}", *(word or number for word, number in steps)])
+    problem = _WHERE.sub("", text)
+    return InvalidInput(f"{name}: {problem[0].lower()}{problem[1:]}", pointer=pointer, code="type")
+
+
+def duration(
+    value: str | float | None, *, what: str, least: timedelta, most: timedelta
+) -> timedelta | None:
+    """A length of time within bounds, or None where there is none."""
+    if value is None:
+        return None
+    length = parse_duration(value, what=what)
+    if not least <= length <= most:
+        raise InvalidInput(
+            f"{what} is {format_duration(length)}, outside of {format_duration(least)} to {format_duration(most)}",
+            code="limit",
+        )
+    return length
+
+
+def instant(value: str | None, *, what: str) -> datetime | None:
+    return None if value is None else read_instant(value, what=what)

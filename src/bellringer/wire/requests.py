@@ -1,0 +1,97 @@
+"""What callers send. Fields that are not named here are refused, never ignored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from bellringer.jobs import DEFAULT_POOL, DEFAULT_PRIORITY
+from bellringer.policies import Delivery, Misfire, Overlap
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Lengths of time are "90s", "1h30m", ISO 8601 or a number of seconds; instants are RFC 3339 with an offset."""
+
+
+class Empty(Request, frozen=True):
+    """A request that says everything by its path."""
+
+
+class JobRequest(Request, frozen=True):
+    """A job as its author writes it; `schedule` is short for a list of one, `payload` another word for kwargs."""
+
+    name: str
+    task: str
+    args: list[Any] = []
+    kwargs: dict[str, Any] | None = None
+    payload: dict[str, Any] | None = None
+    schedule: dict[str, Any] | None = None
+    schedules: list[dict[str, Any]] | None = None
+    pool: str = DEFAULT_POOL
+    priority: int = DEFAULT_PRIORITY
+    timeout: str | int | float | None = None
+    heartbeat: str | int | float | None = None
+    retry: int | dict[str, Any] | None = None
+    delivery: str = Delivery.AT_LEAST_ONCE
+    misfire: str = Misfire.FIRE_ONCE
+    overlap: str = Overlap.ALLOW
+    starts_at: str | None = None
+    ends_at: str | None = None
+    enabled: bool = True
+    tags: list[str] = []
+
+
+class PauseRequest(Request, frozen=True):
+    """Why, and until when: an instant, or a length of time from now."""
+
+    reason: str | None = None
+    until: str | int | float | None = None
+
+
+class TriggerRequest(Request, frozen=True):
+    """Arguments that hold for this run alone."""
+
+    args: list[Any] | None = None
+    kwargs: dict[str, Any] | None = None
+    payload: dict[str, Any] | None = None
+
+
+class ExecuteRequest(Request, frozen=True):
+    """A task to run without a job: now, at an instant, or after a delay."""
+
+    task: str
+    args: list[Any] = []
+    kwargs: dict[str, Any] | None = None
+    payload: dict[str, Any] | None = None
+    at: str | None = None
+    delay: str | int | float | None = None
+    pool: str = DEFAULT_POOL
+    priority: int = DEFAULT_PRIORITY
+    timeout: str | int | float | None = None
+    heartbeat: str | int | float | None = None
+    retry: int | dict[str, Any] | None = None
+    delivery: str = Delivery.AT_LEAST_ONCE
+    key: str | None = None
+
+
+class CancelRequest(Request, frozen=True):
+    """Why."""
+
+    reason: str | None = None
+
+
+class LettersRequest(Request, frozen=True):
+    """Which dead letters: these runs, those with one fingerprint, or all."""
+
+    runs: list[str] | None = None
+    all: bool = False
+    fingerprint: str | None = None
+
+
+class PreviewRequest(Request, frozen=True, rename={"after": "from"}):
+    """A schedule to look ahead with; `from` is now where it is not given."""
+
+    schedule: dict[str, Any]
+    n: int = 5
+    after: str | None = None

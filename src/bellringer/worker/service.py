@@ -1,0 +1,297 @@
+"""The worker process: claims, executes, settles; says that it lives; and stops without harm."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from bellringer import faults
+from bellringer.clock import Clock, DatabaseClock
+from bellringer.lifecycle.claim import Seat, claim
+from bellringer.lifecycle.settle import decide
+from bellringer.loops import Wake, every
+from bellringer.policies import Delivery
+from bellringer.runs import Ending, Event, Outcome, Verdict
+from bellringer.store import history, queue, workers
+from bellringer.store.names import Names
+from bellringer.store.pool import RETRYABLE, Store
+from bellringer.store.queue import Claimed, Settled
+from bellringer.store.wakeups import CANCELS, WORK, hear, read_instant
+from bellringer.store.workers import Introduction
+from bellringer.tasks import Registry
+from bellringer.telemetry import CLAIM_SECONDS, CLAIMS, START_LATENESS, log
+from bellringer.worker.executor import Executor
+from bellringer.worker.seats import Seats
+from bellringer.worker.settler import Settler, account
+from bellringer.worker.strikes import Strikes
+from bellringer.worker.work import LogLine, Work
+
+POLL: Final = 0.2
+BEAT: Final = 2.0
+MOST_LINES: Final = 5_000
+
+Observer = Callable[[str, Work, Settled | None], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """How a worker goes about its work."""
+
+    pools: Mapping[str, int]
+    name: str = ""
+    version: str = ""
+    grace: timedelta = timedelta(seconds=30)
+    threads: int = 64
+    processes: int = 4
+    target: str | None = None
+    observer: Observer | None = None
+    tenants: Mapping[int, str] = field(default_factory=dict)
+
+
+class Worker:
+    """One worker. What it holds is its own by its number and the attempt's; both are named in every write."""
+
+    def __init__(self, store: Store, registry: Registry, clock: Clock, settings: WorkerSettings) -> None:
+        self._store = store
+        self._registry = registry
+        self._clock = clock
+        self._time = DatabaseClock(clock)
+        self._settings = settings
+        self._names = Names(store)
+        self._lines: list[LogLine] = []
+        self._executor = Executor(
+            registry,
+            threads=settings.threads,
+            processes=settings.processes,
+            target=settings.target,
+            clock=clock,
+            database_now=self._time.now,
+            log=self._lines.append,
+        )
+        self._settler = Settler(store, clock, self._strike_again)
+        self._strikes = Strikes()
+        self._wakes: list[Wake] = []
+        self._running: dict[asyncio.Task[None], tuple[Seats, Claimed]] = {}
+        self._cancel_wake = Wake()
+        self._stopping = False
+        self.worker_id = 0
+        self.started = asyncio.Event()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until asked to stop; then drain, and give the rest back."""
+        await self._join()
+        pools = await self._names.pool_ids(self._settings.pools)
+        seats = [Seats(pool, pools[pool], slots) for pool, slots in self._settings.pools.items()]
+        self._wakes = [Wake() for _ in seats]
+        async with asyncio.TaskGroup() as chores:
+            kept = [chores.create_task(loop) for loop in self._chores()]
+            taking = [
+                chores.create_task(every(0.0, self._taker(s, w), name=f"claim {s.pool}"))
+                for s, w in zip(seats, self._wakes, strict=True)
+            ]
+            self.started.set()
+            await stop.wait()
+            for loop in taking:
+                loop.cancel()
+            await self._drain(seats)
+            for loop in kept:
+                loop.cancel()
+        await self._executor.close()
+        await workers.leave(self._store, self.worker_id)
+
+    def _chores(self) -> Sequence[Coroutine[None, None, None]]:
+        return [
+            self._settler.run(),
+            every(BEAT, self._beat, name="beat"),
+            every(1.0, self._cancel, name="cancel", wake=self._cancel_wake),
+            every(0.25, self._report, name="report"),
+            hear(
+                self._store,
+                self._clock,
+                {WORK: self._hint, CANCELS: lambda _: self._cancel_wake.set()},
+            ),
+        ]
+
+    async def _join(self) -> None:
+        known = self._registry.names()
+        task_ids = await self._names.task_ids(known)
+        tasks = {name: self._registry.get(name) for name in known}
+        await self._names.describe_tasks(
+            {name: (msgspec.json.encode(t.schema).decode(), t.doc) for name, t in tasks.items() if t is not None}
+        )
+        self._tasks = {task_ids[name]: name for name in known}
+        self._time.observe(await self._store.now())
+        self.worker_id = await workers.join(
+            self._store,
+            Introduction(
+                name=self._settings.name or f"{socket.gethostname()}-{os.getpid()}",
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                version=self._settings.version,
+                pools=self._settings.pools,
+                task_ids=sorted(self._tasks),
+            ),
+        )
+        await queue.sweep(self._store, 10_000)  # runs that waited for somebody who knows their task
+        log.info("worker joined", worker_id=self.worker_id, pools=dict(self._settings.pools), tasks=len(known))
+
+    # Claiming
+
+    def _taker(self, seats: Seats, wake: Wake) -> Callable[[], Coroutine[None, None, None]]:
+        async def take() -> None:
+            full = await self._claim(seats)
+            if not full:
+                await wake.wait(self._strikes.until_next(self._time.now(), POLL))
+            else:
+                await asyncio.sleep(0)  # noqa: TID251 - let what was claimed begin
+
+        return take
+
+    async def _claim(self, seats: Seats) -> bool:
+        """Claim for one pool; True: there was as much as was asked for, so there may be more."""
+        started = self._clock.monotonic()
+        seats.measure(started)
+        wanted = seats.wanted()
+        if not wanted or not seats.worth_claiming():
+            return False
+        seat = Seat(worker_id=self.worker_id, pool_id=seats.pool_id, task_ids=list(self._tasks))
+        taken, seats.turn = await claim(self._store, seat, wanted, seats.turn)
+        CLAIM_SECONDS.observe(self._clock.monotonic() - started)
+        if not taken:
+            return False
+        faults.point("claim.taken")
+        self._time.observe(taken[0].claimed_at)
+        CLAIMS.labels(seats.pool).inc(len(taken))
+        seats.waiting.extend(taken)
+        self._fill(seats)
+        return len(taken) == wanted
+
+    def _fill(self, seats: Seats) -> None:
+        """Seat what waits, as far as there are seats."""
+        loop = asyncio.get_running_loop()
+        while seats.waiting and seats.busy < seats.slots and not self._stopping:
+            claimed = seats.waiting.popleft()
+            seats.busy += 1
+            task = loop.create_task(self._execute(seats, claimed))
+            self._running[task] = (seats, claimed)
+            task.add_done_callback(self._running.pop)
+
+    async def _execute(self, seats: Seats, claimed: Claimed) -> None:
+        work = Work(
+            key=claimed.key,
+            attempt=claimed.attempt,
+            spent=claimed.spent,
+            task=self._tasks[claimed.task_id],
+            spec=claimed.spec,
+            claimed_at=claimed.claimed_at,
+            tenant=self._settings.tenants.get(claimed.tenant_id, "default"),
+            pool=seats.pool,
+            job=claimed.name,
+        )
+        if claimed.attempt == 1:
+            late = (self._time.now() - claimed.key.scheduled_for).total_seconds()
+            START_LATENESS.labels(seats.pool).observe(max(late, 0.0))
+        if observer := self._settings.observer:
+            observer("started", work, None)
+        worker_id = self.worker_id
+        ending = await self._executor.execute(work)
+        faults.point("execute.done")
+        settled = decide(claimed, ending)
+        self._settler.add(worker_id, settled)
+        account(claimed, work.task, settled)
+        if observer:
+            observer("finished", work, settled)
+        seats.finished()
+        self._fill(seats)
+        if seats.worth_claiming():
+            self._wake_all()
+
+    # Hints
+
+    def _hint(self, payload: str) -> None:
+        instant = read_instant(payload)
+        if instant is None or instant <= self._time.now():
+            self._wake_all()
+        else:
+            self._strikes.add(instant)
+            self._wake_all()
+
+    def _strike_again(self, settled: Settled) -> None:
+        self._strikes.add(self._time.now() + (settled.verdict.wait or timedelta(0)))
+        self._wake_all()
+
+    def _wake_all(self) -> None:
+        for wake in self._wakes:
+            wake.set()
+
+    # Staying alive
+
+    async def _beat(self) -> None:
+        state = "draining" if self._stopping else "live"
+        if await workers.beat(self._store, self.worker_id, len(self._running), state):
+            return
+        log.warning("this worker was declared lost; it starts over", worker_id=self.worker_id)
+        for _, claimed in list(self._running.values()):
+            self._executor.cancel(claimed.key, claimed.attempt, "this worker was declared lost")
+        await self._join()
+
+    async def _cancel(self) -> None:
+        for key, attempt in await queue.cancels(self._store, self.worker_id):
+            self._executor.cancel(key, attempt, "cancelled on request")
+
+    async def _report(self) -> None:
+        """Bring progress and log lines to the database, in batches."""
+        if news := self._executor.progress():
+            await queue.report(self._store, self.worker_id, news)
+        if self._lines:
+            lines, self._lines[:] = self._lines[:MOST_LINES], self._lines[MOST_LINES:]
+            await history.ensure_days(self._store, {line.key.scheduled_for.date() for line in lines})
+            await queue.log(self._store, [_row(line) for line in lines])
+
+    # Stopping
+
+    async def _drain(self, seats: Sequence[Seats]) -> None:
+        """Give back what was not started; let what runs finish within the grace; give back the rest unharmed."""
+        self._stopping = True
+        await self._give_back(seats)
+        deadline = self._clock.monotonic() + self._settings.grace.total_seconds()
+        if self._running:
+            log.info("draining", running=len(self._running), grace_s=self._settings.grace.total_seconds())
+            left = max(deadline - self._clock.monotonic(), 0.0)
+            await asyncio.wait(list(self._running), timeout=left)
+        for task, (_, claimed) in list(self._running.items()):
+            task.cancel()
+            self._settler.add(self.worker_id, _interrupted(claimed))
+        await self._settler.drained()
+        await self._report()
+
+    async def _give_back(self, seats: Sequence[Seats]) -> None:
+        taken = [(claimed.key, claimed.attempt) for s in seats for claimed in s.waiting]
+        for s in seats:
+            s.waiting.clear()
+        if taken:
+            try:
+                await queue.give_back(self._store, self.worker_id, taken)
+            except RETRYABLE as error:
+                log.warning("could not give runs back; the reaper will", runs=len(taken), error=str(error))
+
+
+def _interrupted(claimed: Claimed) -> Settled:
+    """The grace is over: the attempt is lost by our own doing, so it does not count against the run."""
+    error = {"type": "WorkerStopped", "message": "the worker stopped before the attempt had finished"}
+    ending = Ending(outcome=Outcome.LOST, error=error)
+    if claimed.spec.delivery == Delivery.AT_MOST_ONCE:
+        return decide(claimed, ending)
+    again = Verdict(event=Event.GIVEN_BACK, wait=timedelta(0), counted=False)
+    return Settled(claimed.key, claimed.attempt, ending, again)
+
+
+def _row(line: LogLine) -> tuple[Any, int, datetime, str, str, Mapping[str, Any] | None]:
+    return line.key, line.attempt, line.at, line.level, line.message, line.fields
