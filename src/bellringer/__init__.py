@@ -20,9 +20,10 @@ if TYPE_CHECKING:
         SchemaMismatch,
         Unavailable,
     )
-    from bellringer.handles import JobHandle, RunHandle, TaskHandle
+    from bellringer.handles import JobHandle, RunHandle
     from bellringer.policies import Retry
     from bellringer.schedule import at, cron, delay, every
+    from bellringer.sending import TaskHandle
     from bellringer.tasks import Discard, Snooze
     from bellringer.worker.context import Context
 
@@ -60,7 +61,7 @@ _ELSEWHERE: Final = {
     "Retry": "policies",
     "RunHandle": "handles",
     "Snooze": "tasks",
-    "TaskHandle": "handles",
+    "TaskHandle": "sending",
     "at": "schedule",
     "cron": "schedule",
     "delay": "schedule",

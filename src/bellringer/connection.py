@@ -1,4 +1,4 @@
-"""An app's way to its database: found and opened at the first use, and shared by both colours of every call."""
+"""An app's way to its database: opened at the first use, and shared by both colours of every call."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEV: Final = Path(".bellringer") / "dev.json"
 
 
 class Connection:
-    """Runs what is to be done at the desk; the desk is opened when there is something to do, and never before."""
+    """Does things at the desk, which is opened when there is something to do and never before."""
 
     def __init__(self, dsn: str | None, *, tenant: str, name: str) -> None:
         self.tenant = tenant
@@ -83,7 +83,8 @@ class Connection:
         loop = asyncio.get_running_loop()
         if self._opening is None or self._loop is not loop:
             if self._opening is not None:
-                self._inherited.append(self._opening)  # a parent process uses it: neither closed nor collected
+                # It is the parent process's, which still uses it: neither closed here nor collected.
+                self._inherited.append(self._opening)
             self._loop, self._opening = loop, loop.create_task(self._connect())
         opening = self._opening
         try:

@@ -123,9 +123,13 @@ class Desk:
         if (found := known.get(name.lower())) is not None:
             return found[0]
         if len(known) > 1:
-            raise Conflict(f"{name!r} may be any of {', '.join(declared)}", hint="say which, by its whole name")
+            raise Conflict(
+                f"{name!r} may be any of {', '.join(declared)}", hint="say which, by its whole name"
+            )
         if not known:
-            raise NotFound(f"there is no job {name!r}", hint="jobs of @app.schedule exist once a worker has started")
+            raise NotFound(
+                f"there is no job {name!r}", hint="jobs of @app.schedule exist once a worker has started"
+            )
         return next(iter(known.values()))[0]
 
     async def job(self, job_id: UUID) -> Job:

@@ -1,163 +1,28 @@
-"""What an app hands out: tasks to call and send, runs to wait for, jobs to steer.
+"""Runs and jobs as an app hands them out: ask, wait, steer.
 
-Every act exists twice, plain and with an `a` before its name for `async def` code; both do the same one thing.
+Every act exists twice, plain and with an `a` before its name for `async def` code; both do the same thing.
 """
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import partial, update_wrapper
-from typing import TYPE_CHECKING, Any, Final, Generic, Never, ParamSpec, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
-from uuid_utils.compat import uuid7
-
-from bellringer.clock import SystemClock
 from bellringer.durations import parse_duration
-from bellringer.errors import InvalidInput
-from bellringer.jobs import DEFAULT_POOL, Definition
-from bellringer.misuse import check_schedules, refuse_unknown
-from bellringer.policies import Delivery, Retry
-from bellringer.runs import RunKey, Spec, State
-from bellringer.schedule import At, Schedule, at
-from bellringer.tasks import Duration, Registry, Task, task_from
-from bellringer.worker.context import Context
-from bellringer.worker.control import Control
-from bellringer.worker.work import Work
+from bellringer.runs import RunKey, State, decode_id
+from bellringer.schedule.instants import read_instant
+from bellringer.tasks import Duration, Registry
 
 if TYPE_CHECKING:
-    from bellringer.connection import Connection
+    from bellringer.connection import Act, Connection
     from bellringer.desk import Desk
-    from bellringer.lifecycle.send import Order
     from bellringer.store.jobs import Job
     from bellringer.store.runs import Run
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-_OPTIONS: Final = ("at", "delay", "delivery", "key", "pool", "priority", "retry", "timeout")
 _DATE: Final = re.compile(r"\d{4}-")
-
-
-class TaskHandle(Generic[P, R]):
-    """A task of an app. Called, it runs here and now, as the plain function that it is; sent, a worker runs it."""
-
-    def __init__(self, task: Task, connection: Connection) -> None:
-        self.task = task
-        self._connection = connection
-        update_wrapper(self, task.function)
-
-    @property
-    def name(self) -> str:
-        return self.task.name
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run it locally; a function that takes a context gets one, unless it is given one."""
-        given = any(isinstance(value, Context) for value in (*args[:1], *kwargs.values()))
-        head = [local_context(self.task)] if self.task.wants_context and not given else []
-        answer: R = self.task.function(*head, *args, **kwargs)
-        return answer
-
-    def send(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle:
-        """Let a worker run it, now. When this returns, the run survives any crash."""
-        return self.options().send(*args, **kwargs)
-
-    async def asend(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle:
-        return await self.options().asend(*args, **kwargs)
-
-    def schedule(self, schedule: Schedule, /, *args: Any, id: str, **kwargs: Any) -> JobHandle:  # noqa: A002
-        """Make it a job of that name: a new one, or in place of the one that has the name."""
-        return self.options().schedule(schedule, *args, id=id, **kwargs)
-
-    async def aschedule(self, schedule: Schedule, /, *args: Any, id: str, **kwargs: Any) -> JobHandle:  # noqa: A002
-        return await self.options().aschedule(schedule, *args, id=id, **kwargs)
-
-    def options(
-        self,
-        *,
-        delay: Duration | None = None,
-        at: datetime | str | At | None = None,
-        key: str | None = None,
-        priority: int | None = None,
-        pool: str | None = None,
-        timeout: Duration | None = None,
-        retry: Retry | int | None = None,
-        delivery: Delivery | str | None = None,
-        **unknown: Never,
-    ) -> Prepared[P]:
-        """The same task with other choices, for one send or job: `charge.options(delay="5m").send(7)`.
-
-        With a `key`, a second send of the tenant with the same key within a day of the first makes no new run,
-        but answers the first, with `created` False.
-        """
-        refuse_unknown(unknown, _OPTIONS, of="options")
-        if at is not None and delay is not None:
-            raise InvalidInput("at and delay cannot both be given", pointer="/delay", code="choice")
-        choices = {"priority": priority, "pool": pool, "timeout": timeout, "retry": retry, "delivery": delivery}
-        return Prepared(
-            _with_choices(self.task, {name: value for name, value in choices.items() if value is not None}),
-            self._connection,
-            at=_instant(at),
-            delay=None if delay is None else parse_duration(delay, what="delay"),
-            key=key,
-        )
-
-    def __repr__(self) -> str:
-        return f"<task {self.name}>"
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared(Generic[P]):
-    """A task with the choices of one send."""
-
-    task: Task
-    connection: Connection
-    at: datetime | None = None
-    delay: timedelta | None = None
-    key: str | None = None
-
-    def send(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle:
-        return self.connection.run(self._send(args, kwargs), instead="`await ….asend(…)`")
-
-    async def asend(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle:
-        return await self.connection.call(self._send(args, kwargs))
-
-    def schedule(self, schedule: Schedule, /, *args: Any, id: str, **kwargs: Any) -> JobHandle:  # noqa: A002
-        definition = self._definition(schedule, id, args, kwargs)
-        self.connection.run(lambda desk: desk.schedule(definition), instead="`await ….aschedule(…)`")
-        return JobHandle(id, self.connection)
-
-    async def aschedule(self, schedule: Schedule, /, *args: Any, id: str, **kwargs: Any) -> JobHandle:  # noqa: A002
-        definition = self._definition(schedule, id, args, kwargs)
-        await self.connection.call(lambda desk: desk.schedule(definition))
-        return JobHandle(id, self.connection)
-
-    def _send(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[[Desk], Any]:
-        placed, named = self.task.bind(args, kwargs)  # a mistake is said here, whether or not a database is there
-
-        async def send(desk: Desk) -> RunHandle:
-            sent = await desk.send(_order(self, placed, named), self.delay)
-            return RunHandle(sent.key, self.connection, created=sent.created)
-
-        return send
-
-    def _definition(
-        self, schedule: Schedule, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Definition:
-        for option in ("at", "delay", "key"):
-            if getattr(self, option) is not None:
-                raise InvalidInput(
-                    f"{option} is an option of a send, not of a job",
-                    hint=f"give schedule({option}(…), …)" if option != "key" else "its id is its key",
-                    pointer=f"/{option}",
-                    code="choice",
-                )
-        check_schedules((schedule,), of="schedule")
-        placed, named = self.task.bind(args, kwargs)
-        return definition_of(self.task, name=name, schedules=(schedule,), args=placed, kwargs=named)
 
 
 class RunHandle:
@@ -192,7 +57,7 @@ class RunHandle:
         return (await self._connection.call(self._end(timeout))).state
 
     def result(self, timeout: Duration | None = None) -> Any:
-        """What the task returned, as JSON keeps it. Raises RunFailed with the remote error, or TimeoutError."""
+        """What the task returned, as JSON. Raises RunFailed with the remote error, or TimeoutError."""
         return self._connection.run(self._result(timeout), instead="`await ….aresult()`")
 
     async def aresult(self, timeout: Duration | None = None) -> Any:
@@ -205,18 +70,18 @@ class RunHandle:
     async def acancel(self, reason: str = "cancelled by its sender") -> State:
         return await self._connection.call(self._cancel(reason))
 
-    def _get(self, desk: Desk) -> Any:
-        return desk.run(self.key)
+    async def _get(self, desk: Desk) -> Run:
+        return await desk.run(self.key)
 
-    def _end(self, timeout: Duration | None) -> Callable[[Desk], Any]:
+    def _end(self, timeout: Duration | None) -> Act[Run]:
         seconds = _seconds(timeout)
         return lambda desk: desk.end(self.key, seconds)
 
-    def _result(self, timeout: Duration | None) -> Callable[[Desk], Any]:
+    def _result(self, timeout: Duration | None) -> Act[Any]:
         seconds = _seconds(timeout)
         return lambda desk: desk.result(self.key, seconds)
 
-    def _cancel(self, reason: str) -> Callable[[Desk], Any]:
+    def _cancel(self, reason: str) -> Act[State]:
         return lambda desk: desk.cancel(self.key, reason)
 
     def __repr__(self) -> str:
@@ -286,7 +151,7 @@ class JobHandle:
     async def _runs(self, limit: int, desk: Desk) -> list[Run]:
         return await desk.runs_of(await desk.find(self.name, self._declared), limit)
 
-    def _pause(self, reason: str | None, until: Duration | datetime | None) -> Callable[[Desk], Any]:
+    def _pause(self, reason: str | None, until: Duration | datetime | None) -> Act[None]:
         end = _until(until)
 
         async def pause(desk: Desk) -> None:
@@ -306,3 +171,48 @@ class JobHandle:
 
     def __repr__(self) -> str:
         return f"<job {self.name!r}>"
+
+
+class Jobs:
+    """All jobs of an app's tenant: `app.jobs["nightly"]`."""
+
+    def __init__(
+        self, connection: Connection, registry: Registry, declared: Callable[[], Sequence[str]]
+    ) -> None:
+        self._connection = connection
+        self._registry = registry
+        self._declared = declared
+
+    def __getitem__(self, name: str) -> JobHandle:
+        """The job of that name; whether there is one, the first act on it says."""
+        ends_so = [full for full in self._declared() if full.rpartition(".")[2] == name]
+        return JobHandle(name, self._connection, registry=self._registry, declared=ends_so)
+
+    async def alist(self, limit: int = 100) -> list[Job]:
+        return await self._connection.call(lambda desk: desk.jobs(limit))
+
+    def list(self, limit: int = 100) -> list[Job]:
+        return self._connection.run(lambda desk: desk.jobs(limit), instead="`await app.jobs.alist()`")
+
+
+class Runs:
+    """The runs of an app's tenant, by their ids: `app.runs["run_…"].result()`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def __getitem__(self, run_id: str) -> RunHandle:
+        return RunHandle(decode_id(run_id), self._connection)
+
+
+def _seconds(timeout: Duration | None) -> float | None:
+    return None if timeout is None else parse_duration(timeout, what="timeout").total_seconds()
+
+
+def _until(value: Duration | datetime | None) -> datetime | timedelta | None:
+    """A time of day and year, or a length of time."""
+    if value is None:
+        return None
+    if isinstance(value, datetime) or (isinstance(value, str) and _DATE.match(value)):
+        return read_instant(value, what="until", pointer="/until")
+    return parse_duration(value, what="until")

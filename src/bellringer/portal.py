@@ -1,7 +1,7 @@
 """The way from plain code into async code: one background thread with an event loop, used by both colours.
 
-Everything that waits happens on that one loop, whoever asks: plain threads wait for it, coroutines on other loops
-await it. So there is one set of connections in a process, and no loop of the caller's is ever needed or blocked.
+Everything that waits happens on that one loop, whoever asks: plain threads wait for it, coroutines on other
+loops await it. So a process has one set of connections, and no loop of a caller's is needed or blocked.
 """
 
 from __future__ import annotations

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any, Final
+from functools import lru_cache
+from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
+
+_Metric = TypeVar("_Metric", Counter, Gauge, Histogram)
 
 log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger("bellringer")
 
@@ -51,6 +54,12 @@ HEARTBEAT_AGE = Gauge("bellringer_heartbeat_age_seconds", "Oldest heartbeat of a
 SATURATION = Gauge("bellringer_pool_saturation", "Busy slots of all slots", ["pool"], **_LIVE)  # type: ignore[arg-type]
 CLOCK_SKEW = Gauge("bellringer_clock_skew_seconds", "This host ahead of the database", multiprocess_mode="livemostrecent")
 DB_CONNECTIONS = Gauge("bellringer_db_connections", "Connections of this process", ["state"], multiprocess_mode="livesum")
+
+
+@lru_cache(maxsize=10_000)
+def one_of(metric: _Metric, *labels: str) -> _Metric:
+    """The child of a metric, looked up once: `labels()` costs as much as the rest of a short run's accounting."""
+    return metric.labels(*labels)
 
 
 def configure(style: str = "json", level: str = "info") -> None:

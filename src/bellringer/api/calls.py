@@ -6,9 +6,9 @@ import base64
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from difflib import get_close_matches
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import unquote
 from uuid import UUID
 
@@ -35,7 +35,7 @@ WHO: Final = "api"  # until callers have names
 DEFAULT_LIMIT: Final = 50
 LIMITS: Final = range(1, 201)
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
-_SLOTS: Final = 1 << 63  # what the database can count
+_BIGINT: Final = 1 << 63  # what the database can count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +123,7 @@ class Call:
 
 
 Handler = Callable[[Call], Awaitable[Response]]
+BigInt = Annotated[int, msgspec.Meta(ge=0, lt=_BIGINT)]
 
 
 class JobMark(msgspec.Struct, frozen=True, array_like=True):
@@ -136,19 +137,35 @@ class RunMark(msgspec.Struct, frozen=True, array_like=True):
 
     scheduled_for: datetime
     job_id: UUID
-    slot: int
+    slot: BigInt
+
+    def __post_init__(self) -> None:
+        _check_utc(self.scheduled_for)
 
 
 class LetterMark(msgspec.Struct, frozen=True, array_like=True):
-    """The last dead letter of a page."""
+    """The last dead letter of a page: when it died, and its whole key."""
 
     died_at: datetime
+    scheduled_for: datetime
+    job_id: UUID
+    slot: BigInt
+
+    def __post_init__(self) -> None:
+        _check_utc(self.died_at)
+        _check_utc(self.scheduled_for)
 
 
 class LineMark(msgspec.Struct, frozen=True, array_like=True):
     """The last line of a page."""
 
-    line: int
+    line: BigInt
+
+
+def _check_utc(instant: datetime) -> None:
+    """A forged mark may name an instant that the database cannot hold; ours are always written in UTC."""
+    if instant.utcoffset() != timedelta(0):
+        raise ValueError("not in UTC")
 
 
 def cursor_to(of: str, mark: msgspec.Struct) -> str:
@@ -178,17 +195,17 @@ def run_key(text: str) -> RunKey:
         key = decode_id(text)
     except NotFound:
         raise no_run() from None
-    if key.slot >= _SLOTS:
+    if key.slot >= _BIGINT:
         raise no_run()
     return key
 
 
 def no_job() -> NotFound:
-    return NotFound("there is no such job", hint="list them with `bellringer jobs list`")
+    return NotFound("there is no such job")
 
 
 def no_run() -> NotFound:
-    return NotFound("there is no such run", hint="list them with `bellringer runs list`")
+    return NotFound("there is no such run")
 
 
 def reply(body: msgspec.Struct, status: int = 200, **headers: str) -> Response:

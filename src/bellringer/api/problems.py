@@ -21,7 +21,6 @@ RETRY_AFTER: Final = "2"
 _LONGEST: Final = 300  # characters of a message: it may repeat what the caller sent
 _STATUS: Final[tuple[tuple[type[BellringerError], int], ...]] = (
     (InvalidInput, 422),
-    (NotFound, 404),
     (Conflict, 409),
 )
 _CODES: Final = {404: "not_found", 405: "method_not_allowed"}
@@ -67,6 +66,8 @@ def _problem(error: Exception, request_id: str) -> tuple[Problem, Mapping[str, s
     if isinstance(error, HTTPException):
         code = _CODES.get(error.status_code, "http")
         return _bare(error.status_code, code, _detail(error), request_id), error.headers or {}
+    if isinstance(error, NotFound):  # without the hints that some give: a missing and a foreign id look the same
+        return _bare(404, error.code, _short(error.message), request_id), {}
     for kind, status in _STATUS:
         if isinstance(error, kind):
             return _told(error, status, _code(error), request_id), {}

@@ -73,8 +73,7 @@ class Child:
             async with asyncio.timeout(STARTUP):
                 await child._greet()
         except BaseException:
-            child.kill()
-            child._writer.close()
+            await child.end()
             raise
         return child
 

@@ -26,7 +26,7 @@ from bellringer.store.queue import Claimed, Settled
 from bellringer.store.wakeups import CANCELS, WORK, hear, read_instant
 from bellringer.store.workers import Introduction
 from bellringer.tasks import Registry
-from bellringer.telemetry import CLAIM_SECONDS, CLAIMS, START_LATENESS, log
+from bellringer.telemetry import CLAIM_SECONDS, CLAIMS, START_LATENESS, log, one_of
 from bellringer.worker.executor import Executor
 from bellringer.worker.seats import Seats
 from bellringer.worker.settler import Settler, account
@@ -168,7 +168,7 @@ class Worker:
             return False
         faults.point("claim.taken")
         self._time.observe(taken[0].claimed_at)
-        CLAIMS.labels(seats.pool).inc(len(taken))
+        one_of(CLAIMS, seats.pool).inc(len(taken))
         seats.waiting.extend(taken)
         self._fill(seats)
         return len(taken) == wanted
@@ -197,7 +197,7 @@ class Worker:
         )
         if claimed.attempt == 1:
             late = (self._time.now() - claimed.key.scheduled_for).total_seconds()
-            START_LATENESS.labels(seats.pool).observe(max(late, 0.0))
+            one_of(START_LATENESS, seats.pool).observe(max(late, 0.0))
         if observer := self._settings.observer:
             observer("started", work, None)
         worker_id = self.worker_id

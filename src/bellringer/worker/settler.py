@@ -11,7 +11,7 @@ from bellringer.lifecycle.settle import settle
 from bellringer.runs import Outcome, State
 from bellringer.store.pool import RETRYABLE, Store
 from bellringer.store.queue import Claimed, Settled
-from bellringer.telemetry import ATTEMPTS, DEAD, DUPLICATES, RETRIES, RUN_SECONDS, SETTLE_SECONDS, STALE, log
+from bellringer.telemetry import ATTEMPTS, DEAD, DUPLICATES, RETRIES, RUN_SECONDS, SETTLE_SECONDS, STALE, log, one_of
 
 MOST: Final = 2_000
 
@@ -77,8 +77,8 @@ class Settler:
 def account(claimed: Claimed, task: str, settled: Settled) -> None:
     """Count an ending, and tell of it where it is not the usual one."""
     ending, verdict = settled.ending, settled.verdict
-    ATTEMPTS.labels(task, ending.outcome.value).inc()
-    RUN_SECONDS.labels(task).observe(ending.ran)
+    one_of(ATTEMPTS, task, ending.outcome.value).inc()
+    one_of(RUN_SECONDS, task).observe(ending.ran)
     if ending.outcome is Outcome.OK:
         return
     if verdict.ends_as is None:

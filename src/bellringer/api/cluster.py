@@ -1,0 +1,65 @@
+"""The installation itself: its nodes, leases and workers, the program's version, and a look ahead at a schedule."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from bellringer.api import documents
+from bellringer.api.calls import Call, reply
+from bellringer.errors import InvalidInput
+from bellringer.schedule import parse, preview, to_document
+from bellringer.schedule.instants import read_instant
+from bellringer.store import leases, migrate, workers
+from bellringer.wire import Cluster, Occurrence, Preview, PreviewRequest, Schema, Shards, Version, Workers
+
+FARTHEST_LOOK: Final = range(1, 101)
+
+
+async def list_workers(call: Call) -> Response:
+    call.query()
+    return reply(Workers(items=[documents.worker(w) for w in await workers.listing(call.store)]))
+
+
+async def get_cluster(call: Call) -> Response:
+    call.query()
+    nodes = [documents.node(n) for n in await leases.nodes(call.store)]
+    table = [documents.lease(row) for row in await leases.table(call.store)]
+    held = sum(row.holder is not None for row in table)
+    async with call.store.pool.acquire() as connection:
+        schema = await migrate.status(connection)
+    skew = call.service.clock.now() - await call.store.now()
+    return reply(
+        Cluster(
+            nodes=nodes,
+            leases=table,
+            shards=Shards(total=len(table), held=held, free=len(table) - held),
+            skew=skew.total_seconds(),
+            schema=Schema(current=schema.current, wanted=schema.wanted),
+        )
+    )
+
+
+async def get_version(call: Call) -> Response:
+    call.query()
+    return reply(Version(version=call.service.version))
+
+
+async def preview_schedule(call: Call) -> Response:
+    """What a schedule means, and when it fires next; nothing is stored."""
+    request = await call.body(PreviewRequest)
+    if request.n not in FARTHEST_LOOK:
+        raise InvalidInput(
+            f"n must be from {FARTHEST_LOOK[0]} to {FARTHEST_LOOK[-1]}", pointer="/n", code="limit"
+        )
+    schedule = parse(request.schedule)
+    if request.after is None:
+        after = await call.store.now()
+    else:
+        after = read_instant(request.after, what="from", pointer="/from")
+    fires = [
+        Occurrence(at=fire.at, local=fire.local, flags=list(fire.flags))
+        for fire in preview(schedule, after, request.n)
+    ]
+    return reply(Preview(schedule=to_document(schedule), description=schedule.describe(), fires=fires))

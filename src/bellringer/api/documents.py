@@ -1,0 +1,205 @@
+"""Rows of the store as answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from msgspec import UNSET
+
+from bellringer.durations import format_duration
+from bellringer.jobs import Definition
+from bellringer.policies import Delivery, Misfire, Overlap, Retry
+from bellringer.runs import Spec, State
+from bellringer.schedule import At, Delay, to_document
+from bellringer.store import jobs, leases, runs, workers
+from bellringer.wire import Attempt, DeadLetter, Job, Lease, Line, Node, Pause, Run, RunItem, Worker
+
+_MOMENT: Final = timedelta(microseconds=1)
+_BLOCKED: Final = ((1, "job_paused"), (2, "predecessor"), (4, "task_unknown"))
+
+
+def definition(job: jobs.Job) -> Definition:
+    """A stored job in words, as a change starts from it."""
+    spec = job.spec
+    return Definition(
+        name=job.name,
+        task=job.task,
+        schedules=job.schedules,
+        args=spec.args,
+        kwargs=spec.kwargs,
+        pool=job.pool,
+        priority=job.priority,
+        timeout=_length(spec.timeout),
+        heartbeat=_length(spec.heartbeat),
+        retry=Retry.parse(spec.retry),
+        delivery=Delivery(spec.delivery),
+        misfire=Misfire(job.misfire),
+        overlap=Overlap(job.overlap),
+        starts_at=job.starts_at,
+        ends_at=job.ends_at,
+        enabled=job.enabled,
+        owner=job.owner,
+        tags=job.tags,
+    )
+
+
+def job(stored: jobs.Job) -> Job:
+    spec = stored.spec
+    return Job(
+        job_id=str(stored.job_id),
+        name=stored.name,
+        task=stored.task,
+        args=spec.args,
+        kwargs=spec.kwargs,
+        schedules=[to_document(s) for s in stored.schedules],
+        description="; ".join(s.describe() for s in stored.schedules) or "Only by hand",
+        pool=stored.pool,
+        priority=stored.priority,
+        timeout=_shown(spec.timeout),
+        heartbeat=_shown(spec.heartbeat),
+        retry=Retry.parse(spec.retry).to_document(),
+        delivery=spec.delivery,
+        misfire=stored.misfire,
+        overlap=stored.overlap,
+        starts_at=stored.starts_at,
+        ends_at=stored.ends_at,
+        enabled=stored.enabled,
+        paused=_pause(stored),
+        owner=stored.owner,
+        tags=list(stored.tags),
+        revision=stored.revision,
+        created_at=stored.created_at,
+        updated_at=stored.updated_at,
+        next_at=next_at(stored),
+    )
+
+
+def next_at(stored: jobs.Job) -> datetime | None:
+    """When it is due next. The hand belongs to all jobs of its schedule; this one's own bounds are applied here."""
+    moment = stored.next_fire
+    if moment is not None and stored.starts_at is not None and moment < stored.starts_at:
+        hands = [s for s in stored.schedules if not isinstance(s, At | Delay)]
+        coming = [s.next_after(stored.starts_at - _MOMENT) for s in hands]
+        moment = min((c for c in coming if c is not None), default=None)
+    if moment is not None and stored.ends_at is not None and moment > stored.ends_at:
+        return None
+    return moment
+
+
+def _pause(stored: jobs.Job) -> Pause | None:
+    if stored.paused_at is None:
+        return None
+    return Pause(
+        at=stored.paused_at, by=stored.paused_by, reason=stored.paused_reason, until=stored.paused_until
+    )
+
+
+def run_item(stored: runs.Run) -> RunItem:
+    return RunItem(**_run(stored, stored.claimed_at if stored.attempt == 1 else None))
+
+
+def run(stored: runs.Run, tries: Sequence[runs.AttemptRow], *, created: bool | None = None) -> Run:
+    """A run with its tries, from which an ended one takes what the queue knew of it."""
+    starts = [t.started_at for t in tries if t.started_at is not None]
+    first = min([*starts, stored.claimed_at] if stored.claimed_at else starts, default=None)
+    values = _run(stored, first)
+    if tries and stored.state is not State.RUNNING:
+        last = tries[-1]
+        values["attempt"] = max(stored.attempt, *(t.attempt for t in tries))
+        values["started_at"] = last.started_at
+        values["worker_id"] = last.worker_id
+    spec = stored.spec or Spec()
+    return Run(
+        **values,
+        args=spec.args,
+        kwargs=spec.kwargs,
+        result=stored.result,
+        attempts=[Attempt(**_fields(t)) for t in tries],
+        created=UNSET if created is None else created,
+    )
+
+
+def _run(stored: runs.Run, first_start: datetime | None) -> dict[str, Any]:
+    key = stored.key
+    late = None if first_start is None else (first_start - key.scheduled_for) / timedelta(milliseconds=1)
+    return {
+        "run_id": key.id,
+        "job_id": str(key.job_id),
+        "job": stored.job,
+        "task": stored.task,
+        "state": stored.state.value,
+        "cause": stored.cause,
+        "scheduled_for": key.scheduled_for,
+        "slot": key.slot,
+        "attempt": stored.attempt,
+        "fired_at": stored.fired_at,
+        "available_at": stored.available_at,
+        "started_at": stored.claimed_at,
+        "finished_at": stored.finished_at,
+        "lateness_ms": None if late is None else round(late),
+        "pool": stored.pool,
+        "priority": stored.priority,
+        "worker_id": stored.worker_id,
+        "progress": stored.progress,
+        "revision": stored.revision,
+        "token": stored.token,
+        "reason": stored.reason,
+        "error": stored.error,
+        "cancel_requested": stored.cancel_requested,
+        "blocked": [word for bit, word in _BLOCKED if stored.blocked & bit],
+    }
+
+
+def line(stored: runs.LogRow) -> Line:
+    return Line(**_fields(stored))
+
+
+def dead_letter(stored: runs.DeadLetter) -> DeadLetter:
+    return DeadLetter(
+        run_id=stored.key.id,
+        job_id=str(stored.key.job_id),
+        job=stored.job,
+        task=stored.task,
+        attempt=stored.attempt,
+        scheduled_for=stored.key.scheduled_for,
+        died_at=stored.died_at,
+        reason=stored.reason,
+        error=stored.error,
+        fingerprint=stored.fingerprint,
+    )
+
+
+def worker(stored: workers.WorkerRow) -> Worker:
+    return Worker(**{**_fields(stored), "pools": dict(stored.pools), "tasks": list(stored.tasks)})
+
+
+def node(stored: leases.Node) -> Node:
+    return Node(**{**_fields(stored), "node_id": str(stored.node_id)})
+
+
+def lease(stored: leases.LeaseRow) -> Lease:
+    """A lease that has run out is nobody's, whoever held it last."""
+    left = max(stored.seconds_left, 0.0)
+    holder = str(stored.holder) if stored.holder and left else None
+    return Lease(
+        shard=stored.shard,
+        holder=holder,
+        node=stored.node if holder else None,
+        token=stored.token,
+        seconds_left=left,
+    )
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    """A record's own fields; its values may be any JSON and are not looked into."""
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}
+
+
+def _length(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+def _shown(seconds: float | None) -> str | None:
+    return None if seconds is None else format_duration(timedelta(seconds=seconds))

@@ -1,0 +1,47 @@
+"""Whether the process answers, and whether it can serve."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache
+from typing import Final
+
+import asyncpg
+from starlette.responses import Response
+
+from bellringer.api.calls import Call, reply
+from bellringer.errors import BellringerError
+from bellringer.store import migrate
+from bellringer.store.pool import RETRYABLE, Store
+from bellringer.wire import Readiness
+
+PATIENCE: Final = 1.0
+
+
+async def healthz(call: Call) -> Response:
+    """Alive says nothing of the database: restarting this process would not mend that."""
+    return reply(Readiness(status="ok"))
+
+
+async def readyz(call: Call) -> Response:
+    """Ready: the process says so, the database answers, and its schema is the one that this program wants."""
+    checks = {"process": "ok" if call.service.ready() else "starting", **await _database(call.store)}
+    ready = all(verdict == "ok" for verdict in checks.values())
+    document = Readiness(status="ready" if ready else "not_ready", checks=checks)
+    return reply(document) if ready else reply(document, 503, Retry_After="1")
+
+
+async def _database(store: Store) -> dict[str, str]:
+    try:
+        async with asyncio.timeout(PATIENCE), store.pool.acquire() as connection:
+            await migrate.require_current(connection, _migrations())
+    except BellringerError as error:
+        return {"database": "ok", "schema": error.code}
+    except (*RETRYABLE, asyncpg.PostgresError):
+        return {"database": "no answer", "schema": "unknown"}
+    return {"database": "ok", "schema": "ok"}
+
+
+@cache
+def _migrations() -> tuple[migrate.Migration, ...]:
+    return migrate.load()

@@ -1,0 +1,177 @@
+"""Jobs: create, read, change, pause, resume, trigger and delete."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from starlette.responses import Response
+
+from bellringer.api import documents
+from bellringer.api.bodies import JSON, MERGE_PATCH
+from bellringer.api.calls import PREFIX, WHO, Call, JobMark, cursor_to, no_job, reply
+from bellringer.api.problems import Refused
+from bellringer.api.runs import run_reply
+from bellringer.errors import Conflict, InvalidInput
+from bellringer.jobs import FARTHEST, check_name
+from bellringer.lifecycle import control, register, send
+from bellringer.schedule.instants import read_instant
+from bellringer.store import jobs
+from bellringer.store.wakeups import HANDS, WORK
+from bellringer.wire import (
+    Empty,
+    JobPage,
+    JobRequest,
+    PauseRequest,
+    TriggerRequest,
+    duration,
+    patched,
+    to_definition,
+)
+from bellringer.wire.definitions import kwargs_of
+
+LONGEST_REASON: Final = 1000
+
+
+async def listing(call: Call) -> Response:
+    """All jobs by their ids, or the one of a name."""
+    query = call.query("limit", "cursor", "name")
+    limit = call.limit()
+    tenant_id = await call.tenant_id()
+    if "name" in query:
+        return reply(JobPage(items=[documents.job(j) for j in await _named(call, tenant_id, query["name"])]))
+    mark = call.cursor("jobs", JobMark)
+    found = await jobs.listing(call.store, tenant_id, mark.job_id if mark else None, limit + 1)
+    following = cursor_to("jobs", JobMark(found[limit - 1].job_id)) if len(found) > limit else None
+    return reply(JobPage(items=[documents.job(j) for j in found[:limit]], next_cursor=following))
+
+
+async def _named(call: Call, tenant_id: int, name: str) -> list[jobs.Job]:
+    try:
+        found = await jobs.find(call.store, tenant_id, check_name(name))
+    except InvalidInput:
+        return []
+    stored = await jobs.get(call.store, found[0], tenant_id) if found else None
+    return [stored] if stored else []
+
+
+async def create(call: Call) -> Response:
+    definition = to_definition(await call.body(JobRequest))
+    tenant_id = await call.tenant_id()
+    [registered] = await register.register(call.store, call.names, [definition], tenant_id=tenant_id, who=WHO)
+    await call.service.wake(HANDS)
+    return await _job(call, registered.job_id, 202, Location=f"{PREFIX}/jobs/{registered.job_id}")
+
+
+async def get(call: Call) -> Response:
+    call.query()
+    response = await _job(call, await call.job_id())
+    if call.request.headers.get("if-none-match") == response.headers["etag"]:
+        return Response(status_code=304, headers={"ETag": response.headers["etag"]})
+    return response
+
+
+async def change(call: Call) -> Response:
+    patch = await call.document(MERGE_PATCH, JSON)
+    tenant_id, job_id = await call.tenant_id(), await call.job_id()
+    stored = await jobs.get(call.store, job_id, tenant_id)
+    if stored is None:
+        raise no_job()
+    expected = call.request.headers.get("if-match")
+    _check_match(expected, stored.revision)
+    definition = patched(documents.definition(stored), patch)
+    try:
+        await register.change(
+            call.store, call.names, job_id, stored.revision, definition, tenant_id=tenant_id, who=WHO
+        )
+    except Conflict:
+        await _check_still(call, job_id, tenant_id, expected)
+        raise
+    await call.service.wake(HANDS)
+    return await _job(call, job_id)
+
+
+async def _check_still(call: Call, job_id: UUID, tenant_id: int, expected: str | None) -> None:
+    """A change that another one overtook fails by its condition, if it had one."""
+    stored = await jobs.get(call.store, job_id, tenant_id)
+    if stored is not None:
+        _check_match(expected, stored.revision)
+
+
+def _check_match(expected: str | None, revision: int) -> None:
+    """If-Match (RFC 9110): any of the listed tags, compared strongly, or a star."""
+    if expected is None or {"*", f'"{revision}"'} & {tag.strip() for tag in expected.split(",")}:
+        return
+    raise Refused(
+        412,
+        "revision_mismatch",
+        f"the job is at revision {revision}, which If-Match does not name",
+        hint="read it again and repeat the change",
+        headers={"ETag": f'"{revision}"'},
+    )
+
+
+async def delete(call: Call) -> Response:
+    job_id = await call.job_id()
+    tenant_id = await call.tenant_id()
+    if (expected := call.request.headers.get("if-match")) is not None:
+        await _check_still(call, job_id, tenant_id, expected)
+    await control.retire(call.store, job_id, tenant_id=tenant_id, who=WHO)
+    return Response(status_code=204)
+
+
+async def pause(call: Call) -> Response:
+    request = await call.body(PauseRequest, optional=True)
+    if request.reason is not None and len(request.reason) > LONGEST_REASON:
+        raise InvalidInput(f"reason has more than {LONGEST_REASON} characters", pointer="/reason", code="limit")
+    until = None if request.until is None else _until(request.until, await call.store.now())
+    job_id = await call.job_id()
+    await control.pause(
+        call.store, job_id, tenant_id=await call.tenant_id(), who=WHO, reason=request.reason, until=until
+    )
+    return await _job(call, job_id)
+
+
+def _until(value: str | float, now: datetime) -> datetime:
+    """An instant, or a length of time from now: what begins like a date is one."""
+    if isinstance(value, str) and value[:4].isdecimal() and value[4:5] == "-":
+        moment = read_instant(value, what="until", pointer="/until")
+    else:
+        try:
+            length = duration(value, what="until", least=timedelta(seconds=1), most=FARTHEST)
+        except InvalidInput as error:
+            error.pointer = "/until"
+            raise
+        assert length is not None
+        moment = now + length
+    if not now < moment <= now + FARTHEST:
+        raise InvalidInput("until must be in the next ten years", pointer="/until", code="limit")
+    return moment
+
+
+async def resume(call: Call) -> Response:
+    await call.body(Empty, optional=True)
+    job_id = await call.job_id()
+    await register.resume(call.store, call.names, job_id, tenant_id=await call.tenant_id(), who=WHO)
+    await asyncio.gather(call.service.wake(HANDS), call.service.wake(WORK, (await call.store.now()).isoformat()))
+    return await _job(call, job_id)
+
+
+async def trigger(call: Call) -> Response:
+    request = await call.body(TriggerRequest, optional=True)
+    kwargs = kwargs_of(request)
+    job_id = await call.job_id()
+    key = await send.trigger(
+        call.store, job_id, tenant_id=await call.tenant_id(), args=request.args, kwargs=kwargs
+    )
+    await call.service.wake(WORK, key.scheduled_for.isoformat())
+    return await run_reply(call, key, 202, Location=f"{PREFIX}/runs/{key.id}")
+
+
+async def _job(call: Call, job_id: UUID, status: int = 200, **headers: str) -> Response:
+    stored = await jobs.get(call.store, job_id, await call.tenant_id())
+    if stored is None:
+        raise no_job()
+    return reply(documents.job(stored), status, ETag=f'"{stored.revision}"', **headers)

@@ -1,0 +1,225 @@
+"""An app: the tasks of a program, the schedules that it declares, and its way to the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from importlib import import_module
+from types import TracebackType
+from typing import Any, Concatenate, Final, Never, ParamSpec, Protocol, Self, TypeVar, overload
+
+from bellringer.clock import SystemClock
+from bellringer.connection import Connection
+from bellringer.errors import Conflict, InvalidInput
+from bellringer.handles import Jobs, Runs
+from bellringer.jobs import DEFAULT_PRIORITY, Definition, check_name
+from bellringer.misuse import check_schedules, read_choice, refuse_unknown
+from bellringer.policies import Delivery, Misfire, Overlap, Retry
+from bellringer.schedule import Schedule
+from bellringer.schedule.instants import read_instant
+from bellringer.sending import TaskHandle, definition_of
+from bellringer.tasks import Duration, Isolation, Registry, Task, task_from
+from bellringer.worker.context import Context
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_TASK: Final = ("delivery", "heartbeat", "isolation", "name", "pool", "priority", "retry", "tags", "timeout")
+_SCHEDULE: Final = ("args", "enabled", "ends_at", "kwargs", "misfire", "name", "overlap", "starts_at", "tags")
+
+
+class MakesTask(Protocol):
+    """A decorator that makes a task of a function, with its context or without, or of what is one already."""
+
+    @overload
+    def __call__(self, function: TaskHandle[P, R], /) -> TaskHandle[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> TaskHandle[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> TaskHandle[P, R]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Declared:
+    """One use of @app.schedule. The task is asked late: a decorator above may still give it options."""
+
+    handle: TaskHandle[..., Any]
+    name: str | None
+    of_job: Mapping[str, Any]
+
+    def definition(self) -> Definition:
+        task = self.handle.task
+        return definition_of(task, name=self.name or task.name, owner="code", **self.of_job)
+
+
+class App:
+    """The tasks of one program, as one tenant. It connects at the first use, and again after a fork.
+
+    The database is the one given, or that of BELLRINGER_DSN, or that of a `bellringer dev` in this folder.
+    """
+
+    def __init__(self, dsn: str | None = None, *, tenant: str = "default", name: str | None = None) -> None:
+        self.registry = Registry()
+        self.connection = Connection(dsn, tenant=tenant, name=name or "bellringer app")
+        self.jobs = Jobs(self.connection, self.registry, lambda: [d.name for d in self.definitions()])
+        self.runs = Runs(self.connection)
+        self._declared: list[_Declared] = []
+
+    @property
+    def dsn(self) -> str:
+        """Where its database is; raises ConfigError if nobody has said."""
+        return self.connection.dsn
+
+    @property
+    def tenant(self) -> str:
+        return self.connection.tenant
+
+    @property
+    def name(self) -> str:
+        return self.connection.name
+
+    # Declaring
+
+    @overload
+    def task(self, function: TaskHandle[P, R], /) -> TaskHandle[P, R]: ...
+    @overload
+    def task(self, function: Callable[Concatenate[Context, P], R], /) -> TaskHandle[P, R]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> TaskHandle[P, R]: ...
+    @overload
+    def task(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        pool: str | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        timeout: Duration | None = None,
+        heartbeat: Duration | None = None,
+        retry: Retry | int | None = None,
+        delivery: Delivery | str = Delivery.AT_LEAST_ONCE,
+        isolation: Isolation = "auto",
+        tags: Sequence[str] = (),
+    ) -> MakesTask: ...
+    def task(self, function: Any = None, /, **options: Any) -> Any:
+        """Make a task of a function: `@app.task`, or `@app.task(pool="io", retry=5)`."""
+        refuse_unknown({name: 1 for name in options if name not in _TASK}, _TASK, of="@app.task")
+        if function is not None:
+            return self._make(function, options)
+        return lambda function: self._make(function, options)
+
+    def schedule(
+        self,
+        schedule: Schedule,
+        *more: Schedule,
+        name: str | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        misfire: Misfire | str = Misfire.FIRE_ONCE,
+        overlap: Overlap | str = Overlap.ALLOW,
+        starts_at: datetime | str | None = None,
+        ends_at: datetime | str | None = None,
+        enabled: bool = True,
+        tags: Sequence[str] = (),
+        **unknown: Never,
+    ) -> MakesTask:
+        """Declare a job of a task, above or below `@app.task`; workers register it when they start."""
+        refuse_unknown(unknown, _SCHEDULE, of="@app.schedule")
+        check_schedules((schedule, *more), of="@app.schedule")
+        of_job = {
+            "schedules": (schedule, *more),
+            "misfire": read_choice(misfire, Misfire, what="misfire"),
+            "overlap": read_choice(overlap, Overlap, what="overlap"),
+            "starts_at": _instant(starts_at, "starts_at"),
+            "ends_at": _instant(ends_at, "ends_at"),
+            "enabled": enabled,
+            "tags": tuple(tags),
+        }
+        called = None if name is None else check_name(name)
+        return lambda function: self._declare(function, called, of_job, args, kwargs or {})  # type: ignore[return-value]
+
+    def definitions(self) -> list[Definition]:
+        """The jobs that @app.schedule declares."""
+        return [declared.definition() for declared in self._declared]
+
+    # At work
+
+    def declare(self) -> int:
+        """Register the declared jobs, as workers do at their start; answers how many had to change."""
+        definitions = self.definitions()
+        return self.connection.run(lambda desk: desk.declare(definitions), instead="`await app.adeclare()`")
+
+    async def adeclare(self) -> int:
+        definitions = self.definitions()
+        return await self.connection.call(lambda desk: desk.declare(definitions))
+
+    def run_worker(self, pools: Any = None, **options: Any) -> None:
+        """Serve this app's tasks in this process until it is told to stop."""
+        import_module("bellringer.assembly").run_worker(self, pools=pools, **options)
+
+    def close(self) -> None:
+        """Let go of the database; the next use connects again."""
+        self.connection.close()
+
+    async def aclose(self) -> None:
+        await self.connection.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"<App {self.name!r}, {len(self.registry.names())} tasks>"
+
+    def _make(self, function: Any, options: Mapping[str, Any]) -> TaskHandle[..., Any]:
+        if isinstance(function, TaskHandle):  # @app.schedule stood below, and has made a task of it already
+            function.task = self.registry.add(task_from(function.task.function, **options))
+            return function
+        return TaskHandle(self.registry.add(task_from(function, **options)), self.connection)
+
+    def _declare(
+        self,
+        function: Any,
+        name: str | None,
+        of_job: Mapping[str, Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+    ) -> TaskHandle[..., Any]:
+        handle = function if isinstance(function, TaskHandle) else self._make(function, {})
+        placed, named = _bind(handle.task, args, kwargs)
+        declared = _Declared(handle=handle, name=name, of_job={**of_job, "args": placed, "kwargs": named})
+        definition = declared.definition()
+        # A one-shot in the past is no mistake of the code that still names it.
+        definition.checked(definition.once_at or SystemClock().now())
+        if any(other.name.lower() == definition.name.lower() for other in self.definitions()):
+            raise Conflict(
+                f"two schedules declare the job {definition.name!r}",
+                hint="give one of them another name=, or give both schedules to one @app.schedule",
+            )
+        self._declared.append(declared)
+        return handle
+
+
+def _bind(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    try:
+        return task.bind(args, kwargs)
+    except InvalidInput as error:
+        hint = error.hint or "give it by args= or kwargs= of @app.schedule"
+        raise InvalidInput(error.message, hint=hint, pointer=error.pointer, code=error.code) from None
+
+
+def _instant(value: datetime | str | None, what: str) -> datetime | None:
+    return None if value is None else read_instant(value, what=what, pointer=f"/{what}")

@@ -1,0 +1,1 @@
+"""`bellringer dev`: everything on one machine, started and stopped by one command."""

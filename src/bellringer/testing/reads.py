@@ -1,0 +1,103 @@
+"""Questions that only tests ask of the database."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from bellringer.runs import RunKey, Spec
+from bellringer.store.pool import Store
+from bellringer.testing.records import Enqueued, Fire
+
+# A fired occurrence is in the queue, so only hands, timers and ends of pauses make something happen by themselves.
+_NEXT_DUE: Final = """
+select least((select min(next_at) from cohorts), (select min(due_at) from timers),
+             (select min(paused_until) from jobs where deleted_at is null))
+"""
+_NEXT_READY: Final = """
+select least((select min(available_at) from queue where worker_id is null and blocked = 0 and attempt > 0),
+             (select min(due_at) from timers where attempt > 0))
+"""
+_RUNS: Final = """
+select r.job_id, r.scheduled_for, r.slot from runs r join tasks t using (task_id) left join jobs j on j.job_id = r.job_id
+where r.tenant_id = $1 and (lower(j.name) = lower($2) or t.name = $2)
+union
+select r.job_id, r.scheduled_for, r.slot from timers r join tasks t using (task_id)
+where r.tenant_id = $1 and t.name = $2 and r.cause <> 'schedule'
+order by scheduled_for, slot, job_id
+"""
+_NAMES: Final = """
+select name from jobs where tenant_id = $1 and deleted_at is null union select name from tasks
+"""
+_GAPS: Final = """
+select g.from_at, g.count, g.reason from gaps g join jobs j using (job_id)
+where j.tenant_id = $1 and lower(j.name) = lower($2) order by g.from_at
+"""
+_ENQUEUED: Final = """
+select t.name as task, j.name as job, w.due_at, w.attempt, coalesce(w.spec, j.spec) as spec
+from (select job_id, task_id, tenant_id, available_at as due_at, attempt, spec from queue where worker_id is null
+      union all select job_id, task_id, tenant_id, due_at, attempt, spec from timers) w
+join tasks t using (task_id) left join jobs j on j.job_id = w.job_id
+where w.tenant_id = $1 order by w.due_at
+"""
+
+
+async def add_tenant(store: Store, name: str) -> None:
+    await store.pool.execute("insert into tenants (name) values ($1) on conflict do nothing", name)
+
+
+async def pool_ids(store: Store) -> dict[int, str]:
+    rows = await store.pool.fetch("select pool_id, name from pools order by pool_id")
+    return {row["pool_id"]: row["name"] for row in rows}
+
+
+async def next_due(store: Store) -> datetime | None:
+    """When something next happens by itself."""
+    moment: datetime | None = await store.pool.fetchval(_NEXT_DUE)
+    return moment
+
+
+async def next_retry(store: Store) -> datetime | None:
+    """When a run is next tried again."""
+    moment: datetime | None = await store.pool.fetchval(_NEXT_READY)
+    return moment
+
+
+async def whole_name(store: Store, tenant_id: int, name: str) -> str:
+    """A job or task by its name, or by the last part of it where that is one thing's only."""
+    known = [row["name"] for row in await store.pool.fetch(_NAMES, tenant_id)]
+    if any(full.lower() == name.lower() for full in known):
+        return name
+    ends_so = [full for full in known if full.rpartition(".")[2] == name]
+    return ends_so[0] if len(ends_so) == 1 else name
+
+
+async def run_keys(store: Store, tenant_id: int, name: str) -> list[RunKey]:
+    return [RunKey(*row) for row in await store.pool.fetch(_RUNS, tenant_id, name)]
+
+
+async def gaps(store: Store, tenant_id: int, name: str) -> list[Fire]:
+    return [
+        Fire(scheduled_for=row["from_at"], outcome="missed", reason=row["reason"], count=row["count"])
+        for row in await store.pool.fetch(_GAPS, tenant_id, name)
+    ]
+
+
+async def enqueued(store: Store, tenant_id: int) -> list[Enqueued]:
+    return [_enqueued(row) for row in await store.pool.fetch(_ENQUEUED, tenant_id)]
+
+
+def _enqueued(row: Any) -> Enqueued:
+    spec = msgspec.json.decode(row["spec"], type=Spec)
+    return Enqueued(
+        task=row["task"],
+        job=row["job"],
+        due_at=row["due_at"],
+        attempt=row["attempt"],
+        args=spec.args,
+        kwargs=spec.kwargs,
+    )
+
+

@@ -1,0 +1,103 @@
+"""A real PostgreSQL for a test run, and a database of its own, freshly copied, for every test that asks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import asyncpg
+
+from bellringer.engines.embedded import EmbeddedPostgres
+from bellringer.portal import Portal
+from bellringer.store.migrate import migrate
+
+GIVEN: Final = "BELLRINGER_TEST_DSN"
+
+# Nothing in here outlives the test run, so nothing needs to survive a power cut.
+SETTINGS: Final = {
+    "max_connections": "300",
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TestServer:
+    """A server, and the migrated database in it that others are copied from."""
+
+    __test__ = False  # not a test case, whatever its name
+
+    dsn: str
+    template: str
+
+    @asynccontextmanager
+    async def database(self) -> AsyncIterator[str]:
+        """The DSN of a migrated database that is there for as long as this context."""
+        name = f"test_{uuid4().hex[:12]}"
+        await _execute(self.dsn, f"create database {name} template {self.template}")
+        try:
+            yield at_database(self.dsn, name)
+        finally:
+            await _execute(self.dsn, f"drop database {name} with (force)")
+
+
+@contextmanager
+def serve(dsn: str | None = None) -> Iterator[TestServer]:
+    """A server for a test run: the one given, that of BELLRINGER_TEST_DSN, or an embedded one. Main thread only."""
+    given = dsn or os.environ.get(GIVEN)
+    if given:
+        with _prepared(given) as server:
+            yield server
+        return
+    folder = Path(tempfile.mkdtemp(prefix="bellringer-test-"))
+    try:
+        with EmbeddedPostgres(folder, settings=SETTINGS) as running, _prepared(running.dsn) as server:
+            yield server
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def at_database(dsn: str, name: str) -> str:
+    """The same server, another database."""
+    parts = urlsplit(dsn)
+    query = f"?{parts.query}" if parts.query else ""
+    return f"{parts.scheme}://{parts.netloc}/{name}{query}"
+
+
+@contextmanager
+def _prepared(dsn: str) -> Iterator[TestServer]:
+    # Several test runs may share a server, so each brings a template of its own.
+    server = TestServer(dsn, f"template_{uuid4().hex[:12]}")
+    portal = Portal("bellringer test server")
+    try:
+        portal.run(lambda: _make_template(server), instead="a plain fixture")
+        yield server
+        portal.run(lambda: _execute(dsn, f"drop database {server.template}"), instead="a plain fixture")
+    finally:
+        portal.close()
+
+
+async def _make_template(server: TestServer) -> None:
+    await _execute(server.dsn, f"create database {server.template}")
+    connection = await asyncpg.connect(at_database(server.dsn, server.template))
+    try:
+        await migrate(connection)
+    finally:
+        await connection.close()
+
+
+async def _execute(dsn: str, statement: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
