@@ -69,13 +69,15 @@ _ELSEWHERE: Final = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Import what is asked for when it is asked for: `import bellringer` alone costs next to nothing."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_ELSEWHERE.get(name, 'errors')}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # or every misspelt name would be of type Any
+
+    def __getattr__(name: str) -> Any:
+        """Import what is asked for when it is asked for: `import bellringer` alone costs next to nothing."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"{__name__}.{_ELSEWHERE.get(name, 'errors')}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

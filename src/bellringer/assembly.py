@@ -10,7 +10,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from importlib import metadata
+from importlib import import_module, metadata
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -20,7 +20,7 @@ from bellringer import telemetry
 from bellringer.api.app import create_app
 from bellringer.clock import SystemClock
 from bellringer.config import Config, load
-from bellringer.errors import ConfigError, Unavailable
+from bellringer.errors import Unavailable
 from bellringer.lifecycle.prune import Retention
 from bellringer.lifecycle.tick import Pace
 from bellringer.scheduler.service import Scheduler, SchedulerSettings
@@ -33,7 +33,6 @@ from bellringer.telemetry import log
 from bellringer.worker.service import Observer, Worker, WorkerSettings
 from bellringer.worker.target import Target
 
-BACKLOG: Final = 2048
 PATIENCE: Final = 10.0  # seconds beyond its grace that a process may take to stop
 CONNECTIONS_END: Final = 5  # seconds that open requests get when the server stops
 DEFAULT_POOLS: Final = ("short", "long")
@@ -132,32 +131,12 @@ def run_worker(
 
 
 def pools_of(app: Target, given: Mapping[str, int], slots: int | None) -> dict[str, int]:
-    """The pools that a worker serves: those that were named, or else the usual ones and those of its tasks."""
+    """The pools that a worker serves: those that were named, or the usual ones and those of its tasks."""
     if given:
         return dict(given)
     tasks = [app.registry.get(name) for name in app.registry.names()]
     named = sorted({task.pool for task in tasks if task is not None and task.pool})
     return dict.fromkeys((*DEFAULT_POOLS, *named), slots or DEFAULT_SLOTS)
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """Take the port before anything else starts, so that a port in use is said at once."""
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except socket.gaierror as error:
-        raise ConfigError(f"host {host!r} is not known: {error.strerror}", hint="try --host 127.0.0.1") from None
-    listening = socket.socket(family, kind, proto)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind(address)
-    except OSError as error:
-        listening.close()
-        raise ConfigError(
-            f"port {port} on {host} cannot be used: {(error.strerror or str(error)).lower()}",
-            hint=f"stop what uses it, or choose another: --port {port + 1}",
-        ) from None
-    listening.listen(BACKLOG)
-    return listening
 
 
 # Parts
@@ -229,9 +208,7 @@ async def _once(event: asyncio.Event, stop: asyncio.Event, act: Callable[[], Awa
     await waits[1]
 
 
-async def _together(
-    stop: asyncio.Event, parts: list[Coroutine[Any, Any, None]], *, patience: float
-) -> None:
+async def _together(stop: asyncio.Event, parts: list[Coroutine[Any, Any, None]], *, patience: float) -> None:
     """Run until asked to stop. A part that ends early stops the others; one that cannot stop is cut off."""
     tasks = [asyncio.create_task(part) for part in parts]
     for task in tasks:
@@ -253,15 +230,15 @@ async def _together(
 def _run(config: Config, main: Main, *, with_parent: bool) -> None:
     """Run until a signal asks to stop, on the faster event loop where it is installed.
 
-    With `with_parent` the end of standard input asks too: a parent that holds the other end, and dies, closes it.
+    With `with_parent` the end of standard input asks too: a parent that dies closes the other end of it.
     """
     telemetry.configure(config.log, config.log_level)
     logging.basicConfig(handlers=[_Bridge(logging.WARNING)], force=True)
     try:
-        from uvloop import run as run_loop  # noqa: PLC0415 - an extra that may be missing
-    except ImportError:
-        run_loop = asyncio.run
-    run_loop(_until_asked(main, with_parent=with_parent))
+        uvloop: Any = import_module("uvloop")
+    except ImportError:  # an extra that may be missing
+        uvloop = asyncio
+    uvloop.run(_until_asked(main, with_parent=with_parent))
 
 
 async def _until_asked(main: Main, *, with_parent: bool) -> None:
@@ -295,5 +272,3 @@ class _Bridge(logging.Handler):
             error = record.exc_info[1] if record.exc_info else None
             more = {"error": f"{type(error).__name__}: {error}"} if error else {}
             log.log(record.levelno, record.getMessage(), logger=record.name, **more)
-
-

@@ -39,15 +39,15 @@ class DatabaseClock:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._read_at = clock.monotonic()
-        self._read = clock.now()
+        self._reading = (clock.now(), clock.monotonic())  # one value, because handlers' threads read it too
 
     def observe(self, database_now: datetime) -> None:
         """Take a reading that a query has just brought back."""
-        self._read, self._read_at = database_now, self._clock.monotonic()
+        self._reading = (database_now, self._clock.monotonic())
 
     def now(self) -> datetime:
-        return self._read + timedelta(seconds=self._clock.monotonic() - self._read_at)
+        read, read_at = self._reading
+        return read + timedelta(seconds=self._clock.monotonic() - read_at)
 
     def skew(self) -> timedelta:
         """How far this host's wall clock is ahead of the database's."""

@@ -1,6 +1,6 @@
 """Every setting, with its default: read once at the door, so that inner code receives plain values.
 
-Later wins: the defaults below, `bellringer.toml` in the working folder, the environment as BELLRINGER_…, flags.
+Later wins: the defaults below, `bellringer.toml` in this folder, the environment as BELLRINGER_…, flags.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if not self.dsn:
             raise ConfigError(
                 "no database is named",
-                hint="set BELLRINGER_DSN=postgresql://user@host/database, or run `bellringer dev`, which brings its own",
+                hint="set BELLRINGER_DSN=postgresql://user@host/database; `bellringer dev` brings its own",
             )
         return self.dsn
 
@@ -68,7 +68,7 @@ def load(
     sources: dict[str, str] = {}
     layers = (_file(folder or Path.cwd()), _environment(environ), _flags(flags or {}))
     for name, value, source in (entry for layer in layers for entry in layer):
-        values[name] = _duration(name, value, source) if name in _DURATIONS else value
+        values[name] = _duration(value, source) if name in _DURATIONS else value
         sources[name] = source
     return _checked(_convert(values, sources), sources)
 
@@ -115,7 +115,7 @@ def _suggestion(name: str) -> str:
     return f"did you mean {near[0]!r}?" if near else f"its settings are {', '.join(_FIELDS)}"
 
 
-def _duration(name: str, value: Any, source: str) -> timedelta:
+def _duration(value: Any, source: str) -> timedelta:
     try:
         return parse_duration(value, what=source)
     except InvalidInput as error:
@@ -128,7 +128,9 @@ def _convert(values: Mapping[str, Any], sources: Mapping[str, str]) -> Config:
             msgspec.convert({name: value}, Config, strict=False)  # text from the environment may be a number
         except msgspec.ValidationError as error:
             problem = str(error).partition(" - at ")[0]
-            raise ConfigError(f"{sources[name]} cannot be {value!r}", hint=problem[:1].lower() + problem[1:]) from None
+            raise ConfigError(
+                f"{sources[name]} cannot be {value!r}", hint=problem[:1].lower() + problem[1:]
+            ) from None
     return msgspec.convert(dict(values), Config, strict=False)
 
 
@@ -143,5 +145,7 @@ def _checked(config: Config, sources: Mapping[str, str]) -> Config:
     if config.lead > MOST_LEAD:
         raise refuse("lead", f"is {format_duration(config.lead)}", f"at most {format_duration(MOST_LEAD)}")
     if config.lease < LEAST_LEASE:
-        raise refuse("lease", f"is {format_duration(config.lease)}", f"at least {format_duration(LEAST_LEASE)}")
+        raise refuse(
+            "lease", f"is {format_duration(config.lease)}", f"at least {format_duration(LEAST_LEASE)}"
+        )
     return config

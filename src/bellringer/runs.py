@@ -205,6 +205,8 @@ def _deadly(ending: Ending, spent: int, retry: Retry, delivery: str, lost: int) 
         if lost >= POISON:
             return f"poison: its worker vanished {lost} times"
     lineage = (ending.error or {}).get("lineage", ())
+    if "ResultNotStorable" in lineage:  # the work is done: to do it again would not make the result smaller
+        return "its result cannot be stored"
     if refused := next((name for name in lineage if name in retry.never_on), None):
         return f"{refused} is never retried"
     if spent >= retry.attempts:

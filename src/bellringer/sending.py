@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import update_wrapper
@@ -39,6 +39,9 @@ _OPTIONS: Final = ("at", "delay", "delivery", "key", "pool", "priority", "retry"
 
 class TaskHandle(Generic[P, R]):
     """A task of an app. Called, it runs here and now, like any function; sent, a worker runs it."""
+
+    __name__: str
+    __wrapped__: Callable[..., Any]
 
     def __init__(self, task: Task, connection: Connection) -> None:
         self.task = task

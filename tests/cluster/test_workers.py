@@ -55,14 +55,14 @@ async def test_a_worker_that_is_stopped_past_its_heartbeat_cannot_settle_what_ot
     processes.start("worker", "heir")
 
     async def ended() -> bool:
-        return await store.pool.fetchval("select count(*) from attempts where ends_as = 'succeeded'") == 1
+        return bool(await store.pool.fetchval("select count(*) from attempts where ends_as = 'succeeded'") == 1)
 
     await until(ended, 40, "another worker ends it")
     before = await store.pool.fetch("select * from attempts order by attempt")
     sleeper.send_signal(signal.SIGCONT)
 
     async def starts_over() -> bool:
-        return await store.pool.fetchval("select count(*) from workers where name = 'sleeper'") == 2
+        return bool(await store.pool.fetchval("select count(*) from workers where name = 'sleeper'") == 2)
 
     await until(starts_over, 20, "the sleeper learns that it was declared lost, and joins anew")
     assert await store.pool.fetch("select * from attempts order by attempt") == before

@@ -149,6 +149,17 @@ class Hostile(Exception):  # noqa: N818
     __repr__ = __str__
 
 
+class Secretive(type):
+    def __getattribute__(cls, name: str) -> Any:
+        if name in ("__qualname__", "__name__"):
+            raise RuntimeError("no")
+        return super().__getattribute__(name)
+
+
+class Nameless(Exception, metaclass=Secretive):  # noqa: N818
+    pass
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -157,7 +168,9 @@ class Hostile(Exception):  # noqa: N818
         ValueError("é" * 1_000_000),
         type("Evil", (Exception,), {"__module__": None, "__qualname__": "Ev\0il\ud800"})("x"),
         ExceptionGroup("g", [Hostile()]),
+        Nameless("x"),
     ],
+    ids=["mute", "nul", "long", "name", "group", "nameless"],
 )
 async def test_no_exception_is_too_hostile_to_be_stored(bench: Bench, error: Exception) -> None:
     async def work() -> None:

@@ -17,13 +17,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uuid_utils.compat import uuid7
 
 from bellringer.api import cluster, health, jobs, letters, metrics, problems, runs
-from bellringer.api.calls import PREFIX, Call, Handler, Service
+from bellringer.api.calls import Call, Handler, Service
 from bellringer.api.problems import Refused
 from bellringer.clock import Clock
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
 from bellringer.store.wakeups import Wakeups
 from bellringer.telemetry import log
+from bellringer.wire.asks import PREFIX
 
 PATIENCE: Final = 9.0  # seconds for a whole request: less than clients wait, so that they learn the reason
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
@@ -82,7 +83,7 @@ def create_app(
     return app
 
 
-def _pass_on(_request: Request, error: Exception) -> Response:
+async def _pass_on(_request: Request, error: Exception) -> Response:
     """The attendant answers all errors in one way, those of the router too."""
     raise error
 
@@ -103,7 +104,11 @@ class _Endpoint:
         if handler is None:
             detail = "this path does not take that method"
             raise Refused(
-                405, "method_not_allowed", detail, hint=f"use {self._allowed}", headers={"Allow": self._allowed}
+                405,
+                "method_not_allowed",
+                detail,
+                hint=f"use {self._allowed}",
+                headers={"Allow": self._allowed},
             )
         async with asyncio.timeout(PATIENCE):
             response = await handler(Call(self._service, Request(scope, receive)))
@@ -133,7 +138,7 @@ class Attendant:
             await send(message)
 
         if scope["path"].startswith("/api/"):
-            # A name may hold a slash: paths are matched as they were sent, and their parts decoded afterwards.
+            # A name may hold a slash: paths are matched as they were sent, and their parts decoded later.
             scope["path"] = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
         try:
             await self._app(scope, receive, tagged)
@@ -165,7 +170,7 @@ def _tell(scope: Scope, status: int, seconds: float, request_id: str) -> None:
         "ms": round(seconds * 1000, 1),
         "request_id": request_id,
     }
-    if method in _CHANGES:
+    if method in _CHANGES and status < 400:
         log.info("request", **fields)
     else:
         log.debug("request", **fields)

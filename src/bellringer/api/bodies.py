@@ -13,8 +13,8 @@ from starlette.requests import ClientDisconnect, Request
 from bellringer.api.problems import Refused
 from bellringer.errors import InvalidInput
 from bellringer.payload import DEEPEST
+from bellringer.wire.asks import BODY_LIMIT as LIMIT
 
-LIMIT: Final = 1024 * 1024
 PATIENCE: Final = 10.0  # seconds for a whole body to arrive
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -27,7 +27,9 @@ _OTHERS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _SUSPECT: Final = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 
 
-async def read_document(request: Request, *, media: tuple[str, ...] = (JSON,), optional: bool = False) -> dict[str, Any]:
+async def read_document(
+    request: Request, *, media: tuple[str, ...] = (JSON,), optional: bool = False
+) -> dict[str, Any]:
     """The body as an object; where it is optional, none means an empty one."""
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Refused(415, "encoding_unsupported", "compressed bodies are not read", hint="send plain JSON")
@@ -68,7 +70,9 @@ def _check_media(content_type: str, media: tuple[str, ...]) -> None:
     kind, _, parameters = content_type.partition(";")
     charset = parameters.replace(" ", "").replace('"', "").lower()
     if kind.strip().lower() not in media or charset not in ("", "charset=utf-8"):
-        raise Refused(415, "media_type", "the body's Content-Type is not one that is read here", hint=f"send {media[0]}")
+        raise Refused(
+            415, "media_type", "the body's Content-Type is not one that is read here", hint=f"send {media[0]}"
+        )
 
 
 def parse(data: bytes) -> Any:
@@ -88,7 +92,9 @@ def parse(data: bytes) -> Any:
     except RecursionError:
         raise _too_deep() from None
     except json.JSONDecodeError as error:
-        raise Refused(400, "json_invalid", f"the body is not JSON: {error.msg} at character {error.pos}") from None
+        raise Refused(
+            400, "json_invalid", f"the body is not JSON: {error.msg} at character {error.pos}"
+        ) from None
     if _SUSPECT.search(text):
         _check_text(value, "")
     return value
@@ -97,8 +103,8 @@ def parse(data: bytes) -> Any:
 def is_too_deep(data: bytes) -> bool:
     """Whether brackets nest deeper than allowed, found before any parser descends into them.
 
-    With strings and all but brackets gone, each pass removes the innermost pairs; what is left after the allowed
-    number of passes is too deep, or does not close and is for the parser to refuse if it is shallow.
+    With strings and all but brackets gone, each pass removes the innermost pairs. What is left after the
+    allowed number of passes is too deep; or it does not close, and if shallow the parser refuses it.
     """
     brackets = _STRING.sub(b"", data).translate(_BRACKETS, _OTHERS)
     for _ in range(DEEPEST):
@@ -140,7 +146,7 @@ def _int(text: str) -> int:
 
 
 def _check_text(value: Any, pointer: str) -> None:
-    """Find what the escapes hid: a NUL, which jsonb refuses, or half of a surrogate pair, which is no text."""
+    """Find what escapes hid: a NUL, which jsonb refuses, or half of a surrogate pair, which is no text."""
     if isinstance(value, str):
         _check_string(value, pointer)
     elif isinstance(value, list):
@@ -155,10 +161,10 @@ def _check_text(value: Any, pointer: str) -> None:
 
 def _check_string(text: str, pointer: str) -> None:
     if "\0" in text:
-        raise InvalidInput("the text holds a NUL character", hint="remove it", pointer=pointer, code="nul_character")
+        raise InvalidInput(
+            "the text holds a NUL character", hint="remove it", pointer=pointer, code="nul_character"
+        )
     try:
         text.encode()
     except UnicodeEncodeError:
         raise Refused(400, "encoding", "the text holds a lone surrogate", pointer=pointer) from None
-
-

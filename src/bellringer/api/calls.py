@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -30,12 +31,11 @@ from bellringer.wire import read
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-PREFIX: Final = "/api/v1"
 WHO: Final = "api"  # until callers have names
 DEFAULT_LIMIT: Final = 50
 LIMITS: Final = range(1, 201)
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
-_BIGINT: Final = 1 << 63  # what the database can count
+_LARGEST: Final = (1 << 63) - 1  # what the database can count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,14 +89,16 @@ class Call:
         return run_key(unquote(self.request.path_params["id"]))
 
     def query(self, *known: str) -> Mapping[str, str]:
-        """The query's parameters; unknown ones are refused, because a misspelt filter would filter nothing."""
+        """The query's parameters; unknown ones are refused: a misspelt filter would filter nothing."""
         given = dict(self.request.query_params)
-        for name in given:
+        for name, value in given.items():
             if name not in known:
                 near = get_close_matches(name[:40], known, n=1)
                 hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known) or 'none'}"
-                raise InvalidInput(f"there is no parameter {name[:40]!r}", hint=hint, code="unknown_parameter")
-            if "\0" in given[name]:
+                raise InvalidInput(
+                    f"there is no parameter {name[:40]!r}", hint=hint, code="unknown_parameter"
+                )
+            if "\0" in value:
                 raise InvalidInput(f"{name} holds a NUL character", code="nul_character")
         return given
 
@@ -113,9 +115,11 @@ class Call:
         if text is None:
             return None
         try:
-            data = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
+            data = base64.b64decode(
+                text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True
+            )
             kept, mark = msgspec.json.decode(data, type=tuple[str, shape])  # type: ignore[valid-type]
-        except (ValueError, msgspec.DecodeError, RecursionError):
+        except (binascii.Error, UnicodeError, msgspec.DecodeError, RecursionError):
             raise _forged() from None
         if kept != of:
             raise _forged()
@@ -123,7 +127,7 @@ class Call:
 
 
 Handler = Callable[[Call], Awaitable[Response]]
-BigInt = Annotated[int, msgspec.Meta(ge=0, lt=_BIGINT)]
+BigInt = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
 
 
 class JobMark(msgspec.Struct, frozen=True, array_like=True):
@@ -173,7 +177,9 @@ def cursor_to(of: str, mark: msgspec.Struct) -> str:
 
 
 def _forged() -> Refused:
-    return Refused(400, "cursor_invalid", "the cursor is not one of this list", hint="start again without a cursor")
+    return Refused(
+        400, "cursor_invalid", "the cursor is not one of this list", hint="start again without a cursor"
+    )
 
 
 async def find_job(call: Call, text: str) -> UUID:
@@ -195,7 +201,7 @@ def run_key(text: str) -> RunKey:
         key = decode_id(text)
     except NotFound:
         raise no_run() from None
-    if key.slot >= _BIGINT:
+    if key.slot > _LARGEST:
         raise no_run()
     return key
 

@@ -1,4 +1,4 @@
-"""The installation itself: its nodes, leases and workers, the program's version, and a look ahead at a schedule."""
+"""The installation itself: its nodes, leases, workers and version; and a look ahead at a schedule."""
 
 from __future__ import annotations
 

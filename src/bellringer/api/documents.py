@@ -77,7 +77,7 @@ def job(stored: jobs.Job) -> Job:
 
 
 def next_at(stored: jobs.Job) -> datetime | None:
-    """When it is due next. The hand belongs to all jobs of its schedule; this one's own bounds are applied here."""
+    """When it is due next: the hand belongs to all jobs of its schedule, the bounds to this one."""
     moment = stored.next_fire
     if moment is not None and stored.starts_at is not None and moment < stored.starts_at:
         hands = [s for s in stored.schedules if not isinstance(s, At | Delay)]

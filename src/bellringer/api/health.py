@@ -18,7 +18,7 @@ from bellringer.wire import Readiness
 PATIENCE: Final = 1.0
 
 
-async def healthz(call: Call) -> Response:
+async def healthz(_call: Call) -> Response:
     """Alive says nothing of the database: restarting this process would not mend that."""
     return reply(Readiness(status="ok"))
 

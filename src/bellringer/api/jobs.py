@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import datetime, timedelta
-from typing import Final
 from uuid import UUID
 
 from starlette.responses import Response
 
 from bellringer.api import documents
 from bellringer.api.bodies import JSON, MERGE_PATCH
-from bellringer.api.calls import PREFIX, WHO, Call, JobMark, cursor_to, no_job, reply
+from bellringer.api.calls import WHO, Call, JobMark, cursor_to, no_job, reply
 from bellringer.api.problems import Refused
 from bellringer.api.runs import run_reply
 from bellringer.errors import Conflict, InvalidInput
@@ -27,12 +25,12 @@ from bellringer.wire import (
     PauseRequest,
     TriggerRequest,
     duration,
+    note,
     patched,
     to_definition,
 )
+from bellringer.wire.asks import PREFIX
 from bellringer.wire.definitions import kwargs_of
-
-LONGEST_REASON: Final = 1000
 
 
 async def listing(call: Call) -> Response:
@@ -124,12 +122,11 @@ async def delete(call: Call) -> Response:
 
 async def pause(call: Call) -> Response:
     request = await call.body(PauseRequest, optional=True)
-    if request.reason is not None and len(request.reason) > LONGEST_REASON:
-        raise InvalidInput(f"reason has more than {LONGEST_REASON} characters", pointer="/reason", code="limit")
+    reason = note(request.reason, what="reason")
     until = None if request.until is None else _until(request.until, await call.store.now())
     job_id = await call.job_id()
     await control.pause(
-        call.store, job_id, tenant_id=await call.tenant_id(), who=WHO, reason=request.reason, until=until
+        call.store, job_id, tenant_id=await call.tenant_id(), who=WHO, reason=reason, until=until
     )
     return await _job(call, job_id)
 
@@ -155,7 +152,8 @@ async def resume(call: Call) -> Response:
     await call.body(Empty, optional=True)
     job_id = await call.job_id()
     await register.resume(call.store, call.names, job_id, tenant_id=await call.tenant_id(), who=WHO)
-    await asyncio.gather(call.service.wake(HANDS), call.service.wake(WORK, (await call.store.now()).isoformat()))
+    await call.service.wake(HANDS)
+    await call.service.wake(WORK, (await call.store.now()).isoformat())  # what the pause held
     return await _job(call, job_id)
 
 

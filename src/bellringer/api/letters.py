@@ -69,7 +69,7 @@ async def _apply(call: Call, act: Act) -> Bulk:
 
 
 async def _apply_to_many(call: Call, act: Act, fingerprint: str | None, now: datetime) -> Bulk:
-    """Batch by batch, only what had died before the request: a run that dies again at once does not come round."""
+    """Batch by batch, and only what had died before: a run that dies again does not come round."""
     tenant_id, count = await call.tenant_id(), 0
     for _ in range(PASSES):
         found = await runs.dead(call.store, tenant_id, now, fingerprint, BATCH)
@@ -88,5 +88,7 @@ def _keys(ids: list[str]) -> list[RunKey]:
         try:
             keys.append(run_key(text))
         except NotFound:
-            raise InvalidInput("that is not the id of a run", pointer=f"/runs/{place}", code="run_id_invalid") from None
+            raise InvalidInput(
+                "that is not the id of a run", pointer=f"/runs/{place}", code="run_id_invalid"
+            ) from None
     return keys

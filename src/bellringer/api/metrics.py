@@ -94,17 +94,20 @@ class Gauges:
         SHARDS_FREE.set(sum(row.holder is None or row.seconds_left <= 0 for row in table))
         present = [w for w in await workers.listing(store) if w.state in {"live", "draining"}]
         nodes = [node.age for node in await leases.nodes(store) if node.age < FORGOTTEN]
+        ages: dict[tuple[str, ...], float]
         ages = {("node",): max(nodes, default=0.0), ("worker",): max((w.age for w in present), default=0.0)}
         self._set(HEARTBEAT_AGE, ages)
         slots: Tally[str] = Tally()
         for worker in present:
             slots.update(worker.pools)
-        # Of the queue, not of the workers' own words: a worker of several pools tells only how busy it is in all.
+        # By the queue, not by the workers: one of several pools tells only how busy it is in all of them.
         running = {d["pool"]: d["running"] for d in depths}
-        self._set(SATURATION, {(pool,): running.get(pool, 0) / count for pool, count in slots.items() if count})
+        self._set(
+            SATURATION, {(pool,): running.get(pool, 0) / count for pool, count in slots.items() if count}
+        )
 
     def _set(self, gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:
-        """Set all of a gauge's children; those that are gone become 0, since shared files cannot forget them."""
+        """Set a gauge's children; those that are gone become 0, since shared files cannot forget them."""
         gone = self._labels.get(gauge, set()) - values.keys()
         for labels, value in [*values.items(), *((labels, 0.0) for labels in gone)]:
             gauge.labels(*labels).set(value)
@@ -116,5 +119,5 @@ def _registry() -> CollectorRegistry:
     if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
         return REGISTRY
     registry = CollectorRegistry()
-    MultiProcessCollector(registry)
+    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return registry

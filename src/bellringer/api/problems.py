@@ -1,4 +1,4 @@
-"""Errors as problem documents (RFC 9457). What was not expected is told without any detail, and logged with the id."""
+"""Errors as problem documents (RFC 9457); what was not expected is told without any detail."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _STATUS: Final[tuple[tuple[type[BellringerError], int], ...]] = (
 _CODES: Final = {404: "not_found", 405: "method_not_allowed"}
 
 
-class Refused(BellringerError):
+class Refused(BellringerError):  # noqa: N818 - named for what happened, as all of them are
     """A request that is refused for its form: its body, its headers or its method."""
 
     def __init__(
@@ -55,9 +55,8 @@ def answer(error: Exception, request_id: str) -> Response:
 
 def is_expected(error: Exception) -> bool:
     """Whether the caller, or an outage, is the reason; anything else is a mistake of ours."""
-    return isinstance(error, BellringerError | HTTPException | RETRYABLE) and not isinstance(
-        error, asyncpg.InternalClientError
-    )
+    ours = (InvalidInput, NotFound, Conflict, Refused, Unavailable, SchemaMismatch, HTTPException)
+    return isinstance(error, (*ours, *RETRYABLE))
 
 
 def _problem(error: Exception, request_id: str) -> tuple[Problem, Mapping[str, str]]:
@@ -66,15 +65,14 @@ def _problem(error: Exception, request_id: str) -> tuple[Problem, Mapping[str, s
     if isinstance(error, HTTPException):
         code = _CODES.get(error.status_code, "http")
         return _bare(error.status_code, code, _detail(error), request_id), error.headers or {}
-    if isinstance(error, NotFound):  # without the hints that some give: a missing and a foreign id look the same
+    if isinstance(error, NotFound):  # without hints, which differ: missing and foreign ids look the same
         return _bare(404, error.code, _short(error.message), request_id), {}
     for kind, status in _STATUS:
         if isinstance(error, kind):
             return _told(error, status, _code(error), request_id), {}
-    if isinstance(error, Unavailable | SchemaMismatch) or (is_expected(error) and isinstance(error, RETRYABLE)):
-        # Without the error's own words: they name hosts.
-        detail = "the database does not answer in time"
-        return _bare(503, "unavailable", detail, request_id, "try again in a moment"), {"Retry-After": RETRY_AFTER}
+    if is_expected(error):  # an outage; without the error's own words, which name hosts
+        detail, hint = "the database does not answer in time", "try again in a moment"
+        return _bare(503, "unavailable", detail, request_id, hint), {"Retry-After": RETRY_AFTER}
     return _bare(500, "internal", "something went wrong on the server's side", request_id), {}
 
 
@@ -98,7 +96,7 @@ def _told(error: BellringerError, status: int, code: str, request_id: str) -> Pr
         hint=_short(error.hint),
         request_id=request_id,
         errors=[
-            Fault(pointer=_short(f.pointer), code=code if f is error else f.code, detail=_short(f.message), hint=_short(f.hint))
+            Fault(pointer=_short(f.pointer), code=f.code, detail=_short(f.message), hint=_short(f.hint))
             for f in faults
         ],
     )

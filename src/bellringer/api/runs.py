@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any
 from uuid import UUID
 
 from starlette.responses import Response
 
 from bellringer.api import documents
-from bellringer.api.calls import PREFIX, Call, LineMark, RunMark, cursor_to, find_job, no_job, no_run, reply
+from bellringer.api.calls import Call, LineMark, RunMark, cursor_to, find_job, no_job, no_run, reply
 from bellringer.errors import InvalidInput
 from bellringer.jobs import FARTHEST, check_name
 from bellringer.lifecycle import control, send
@@ -18,11 +18,10 @@ from bellringer.policies import Delivery, Retry
 from bellringer.runs import RunKey
 from bellringer.store import jobs, runs
 from bellringer.store.wakeups import CANCELS, HANDS, WORK
-from bellringer.wire import CancelRequest, Empty, ExecuteRequest, Lines, RunPage, duration, instant
+from bellringer.wire import CancelRequest, Empty, ExecuteRequest, Lines, RunPage, duration, instant, note
+from bellringer.wire.asks import PREFIX
 from bellringer.wire.definitions import heartbeat_of, kwargs_of, retry_of, timeout_of, word
 from bellringer.wire.reading import Gathering
-
-LONGEST_REASON: Final = 1000
 
 
 async def execute(call: Call) -> Response:
@@ -41,7 +40,9 @@ async def execute(call: Call) -> Response:
         if order.at is not None:  # it may wait in a timer, and then a scheduler must look
             await call.service.wake(HANDS)
     status = 202 if sent.created else 200
-    return await run_reply(call, sent.key, status, created=sent.created, Location=f"{PREFIX}/runs/{sent.key.id}")
+    return await run_reply(
+        call, sent.key, status, created=sent.created, Location=f"{PREFIX}/runs/{sent.key.id}"
+    )
 
 
 def _when(request: ExecuteRequest) -> str:
@@ -51,18 +52,25 @@ def _when(request: ExecuteRequest) -> str:
 def _order(request: ExecuteRequest, key: str | None, now: datetime) -> Order:
     g = Gathering()
     if request.at is not None and request.delay is not None:
-        g.add(InvalidInput("at and delay are both given", hint="give one", pointer="/delay", code="conflicting_fields"))
+        g.add(
+            InvalidInput(
+                "at and delay are both given", hint="give one", pointer="/delay", code="conflicting_fields"
+            )
+        )
+    kwargs: dict[str, Any] | None = g.take("/payload", lambda: kwargs_of(request), None)
     order = Order(
         task=g.take("/task", lambda: check_name(request.task, what="task", pointer="/task"), ""),
         args=request.args,
-        kwargs=g.take("/payload", lambda: kwargs_of(request), None) or {},
+        kwargs=kwargs or {},
         at=g.take(_when(request), lambda: _moment(request, now), None),
         pool=request.pool,
         priority=request.priority,
         timeout=timeout_of(request, g),
         heartbeat=heartbeat_of(request, g),
         retry=g.take("/retry", lambda: retry_of(request.retry), Retry()),
-        delivery=g.take("/delivery", lambda: word(Delivery, request.delivery, "delivery"), Delivery.AT_LEAST_ONCE),
+        delivery=g.take(
+            "/delivery", lambda: word(Delivery, request.delivery, "delivery"), Delivery.AT_LEAST_ONCE
+        ),
         key=key,
     )
     g.done()
@@ -131,9 +139,7 @@ async def logs(call: Call) -> Response:
 async def cancel(call: Call) -> Response:
     """200: it is cancelled; 202: it runs, and is asked to stop."""
     request = await call.body(CancelRequest, optional=True)
-    reason = "cancelled by request" if request.reason is None else request.reason
-    if len(reason) > LONGEST_REASON:
-        raise InvalidInput(f"reason has more than {LONGEST_REASON} characters", pointer="/reason", code="limit")
+    reason = note(request.reason, what="reason") or "cancelled by request"
     key = call.run_key()
     state = await control.cancel(call.store, key, tenant_id=await call.tenant_id(), reason=reason)
     await call.service.wake(CANCELS)

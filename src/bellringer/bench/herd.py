@@ -96,8 +96,7 @@ async def register(store: Store, jobs: int, schedules: int, instant: datetime) -
     pool_id = (await names.pool_ids([DEFAULT_POOL]))[DEFAULT_POOL]
     shards = await names.shards()
     known = [every(timedelta(days=1, seconds=n), anchor=instant) for n in range(schedules)]
-    await names.schedule_ids(known)
-    numbers = sorted(number for number, _ in (await names.schedules([])).items())
+    numbers = sorted((await names.schedule_ids(known)).values())
     for start in range(0, jobs, BATCH):
         ids = [uuid7() for _ in range(min(BATCH, jobs - start))]
         columns = (

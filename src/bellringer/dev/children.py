@@ -18,8 +18,8 @@ STEADY: Final = 30.0  # seconds of life after which a death is a new one, not th
 class Child:
     """One command of ours, kept running.
 
-    It is in our process group, so a kill of the group takes it along; and its standard input is a pipe from us,
-    so it stops by itself if we are killed alone. With `tells_ready` it gets another one, to say that it is ready.
+    It is in our process group, so a kill of the group takes it along; and its standard input is a pipe from
+    us, so it stops by itself if we are killed alone. With `tells_ready` it gets one to say that it is.
     """
 
     def __init__(

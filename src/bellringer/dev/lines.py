@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final, TextIO
 
 from bellringer.clock import Clock
@@ -17,6 +17,7 @@ from bellringer.worker.work import Work
 MOST: Final = 60  # lines a second; beyond it they are counted, for nobody reads faster
 WIDTH: Final = 16
 LONGEST: Final = 100
+MOST_NAMED: Final = 8
 _COLOURS: Final = {"▶": "36", "✓": "32", "↻": "33", "☠": "31", "⊘": "33", "⏾": "36", "dim": "2", "bold": "1"}
 
 
@@ -55,11 +56,11 @@ class Lines:
         self._second = 0
         self._said = 0
 
-    def __call__(self, kind: str, work: Work, settled: Settled | None) -> None:
+    def __call__(self, _kind: str, work: Work, settled: Settled | None) -> None:
         now = self._clock.now()
         if not self._may_speak(int(now.timestamp())):
             return
-        sign, text = started(work, now) if settled is None else finished(work, settled)
+        sign, text = started(work) if settled is None else finished(work, settled)
         name = self._paint(f"{name_of(work):<{WIDTH}}", "bold")
         moment = self._paint(f"{now.astimezone():%H:%M:%S}.{now.microsecond // 1000:03}", "dim")
         say(f"  {moment} {self._paint(sign, sign)} {name} {text}".rstrip())
@@ -78,7 +79,7 @@ def name_of(work: Work) -> str:
     return work.job or work.task.rpartition(".")[2]
 
 
-def started(work: Work, now: datetime) -> tuple[str, str]:
+def started(work: Work) -> tuple[str, str]:
     due = f"{work.key.scheduled_for.astimezone():%H:%M:%S}"
     if work.attempt > 1:
         return "▶", f"attempt {work.attempt}"
@@ -133,3 +134,15 @@ def length(value: timedelta) -> str:
     if not hours:
         return f"{minutes} min {rest} s" if rest else f"{minutes} min"
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def greet(tasks: list[str], jobs: list[str]) -> None:
+    """Say what there is to run."""
+    paint = Paint(sys.stdout)
+    listed = ", ".join(jobs[:MOST_NAMED]) + (", …" if len(jobs) > MOST_NAMED else "")
+    named = f" ({listed})" if jobs else ""
+    say(f"  {paint('✓', '✓')} {counted(len(tasks), 'task')}, {counted(len(jobs), 'job')}{named}")
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,4 +1,4 @@
-"""The parent of everything that `bellringer dev` runs: a database, a server and a worker, from start to stop."""
+"""The parent of all that `bellringer dev` runs: a database, a server and a worker, from start to stop."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Asked(Exception):  # noqa: N818 - not an error: somebody asked us to stop 
 
 
 class Supervisor:
-    """Runs a plan until a signal comes. Everything here happens in the main thread, one step after the other."""
+    """Runs a plan until a signal comes. Everything happens in the main thread, one step after the other."""
 
     def __init__(self, plan: Plan, paint: Paint, environment: Mapping[str, str]) -> None:
         self._plan = plan
@@ -57,7 +57,8 @@ class Supervisor:
         self._asked = 0
         self._children: list[Child] = []
         self._database: EmbeddedPostgres | None = None
-        self._looked_at = 0.0
+        self._database_pid = 0
+        self._looked_at = time.monotonic()
 
     def run(self) -> None:
         """Start all, keep it running, and stop it; returns when nothing of it runs any more."""
@@ -93,7 +94,8 @@ class Supervisor:
                 say(f"  {self._paint('making a database in', 'dim')} {shown(self._plan.folder)} …")
             self._database = EmbeddedPostgres(self._plan.folder)
             undo.callback(self._database.stop)
-            dsn = self._database.start().dsn
+            server = self._database.start()
+            dsn, self._database_pid = server.dsn, server.pid
         applied = asyncio.run(_migrate(dsn))
         if applied and self._plan.dsn:
             say(f"  applied {applied} migrations")
@@ -126,7 +128,9 @@ class Supervisor:
             say("  no app was given, so nothing runs yet: try `bellringer dev app.py`, or --demo")
         say()
 
-    def _add(self, name: str, arguments: list[str], environment: Mapping[str, str], *descriptors: int) -> None:
+    def _add(
+        self, name: str, arguments: list[str], environment: Mapping[str, str], *descriptors: int
+    ) -> None:
         child = Child(
             name,
             arguments,
@@ -143,7 +147,9 @@ class Supervisor:
         while not is_ready():
             self._look()
             if time.monotonic() > deadline:
-                raise Unavailable(f"the {name} was not ready after {READY_LIMIT:.0f} s", hint="see the lines above")
+                raise Unavailable(
+                    f"the {name} was not ready after {READY_LIMIT:.0f} s", hint="see the lines above"
+                )
             time.sleep(LOOK)
 
     def _answers(self) -> bool:
@@ -177,12 +183,20 @@ class Supervisor:
             place.bury(self._metrics, pid)
             code, pause = died
             if not child.was_ready:
-                raise Failed(f"the {child.name} {cause(code)} before it was ready", hint="see the lines above")
+                raise Failed(
+                    f"the {child.name} {cause(code)} before it was ready", hint="see the lines above"
+                )
             say(f"  the {child.name} {cause(code)}; it starts again in {pause:g} s")
         now = time.monotonic()
         if self._database and now - self._looked_at > DATABASE_LOOK:
             self._looked_at = now
-            self._database.start()  # does nothing while it answers
+            self._look_at_database(self._database)
+
+    def _look_at_database(self, database: EmbeddedPostgres) -> None:
+        pid = database.start().pid  # does nothing while it answers
+        if pid != self._database_pid:
+            self._database_pid = pid
+            say("  the database had ended; it runs again")
 
     def _until_asked(self) -> None:
         if self._asked:
@@ -208,10 +222,14 @@ class Supervisor:
         return f"{parts.hostname or 'local'}{parts.path}"
 
     def _kept(self) -> str:
-        return f"the data is kept in {shown(self._plan.folder)}" if not self._plan.dsn else "the database was not touched"
+        return (
+            f"the data is kept in {shown(self._plan.folder)}"
+            if not self._plan.dsn
+            else "the database was not touched"
+        )
 
 
-class Failed(BellringerError):
+class Failed(BellringerError):  # noqa: N818 - named like its siblings
     """A part of `bellringer dev` could not be started."""
 
     code = "dev_failed"

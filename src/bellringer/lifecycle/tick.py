@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from bellringer.leases import Holding
@@ -89,7 +89,7 @@ async def tick(
 
 
 def _moved(move: Move) -> Hand:
-    return replace(move.hand, next_at=move.to)
+    return move.hand._replace(next_at=move.to)
 
 
 async def ring(store: Store, holding: Holding, shards: Sequence[int], pace: Pace) -> Fired:

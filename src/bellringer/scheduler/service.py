@@ -35,7 +35,8 @@ _Step = Callable[[], Awaitable[object]]
 POLL: Final = 0.5
 AHEAD: Final = timedelta(seconds=1)  # how far beyond the lead the wheel looks: two polls
 MOST_HANDS: Final = 10_000
-FEWEST, MOST_STRIDE = 256, 8_000
+PATIENCE: Final = 7.0  # longer than a worker's heartbeat waits after a failure
+FEWEST, MOST_STRIDE = 4, 8_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +67,8 @@ class Scheduler:
         self._wakeups = Wakeups(store, clock)
         self._polled_at = float("-inf")
         self._stride = 2_000
+        self._reaped_at = float("-inf")
+        self._reap_from = 0.0
         self.fired = 0
         self.refused = 0
 
@@ -165,6 +168,7 @@ class Scheduler:
         until = now + self._settings.pace.lead
         hands = await cohorts.coming(self._store, shards, until + AHEAD, MOST_HANDS)
         self._wheel.put(hands)
+        await self._names.schedules({hand.schedule_id for hand in hands})  # read before the strike, not during it
         if len(hands) == MOST_HANDS:
             self._polled_at = float("-inf")  # there are more: look again as soon as these are done
         return await cohorts.rung(self._store, shards, until)
@@ -213,13 +217,20 @@ class Scheduler:
         return guarded
 
     async def _reap(self) -> None:
+        """Reap, but not right after this node or the database was away: then nobody could say that he lives."""
+        moment = self._clock.monotonic()
+        if moment - self._reaped_at > 3.0:
+            self._reap_from = moment + PATIENCE
+        self._reaped_at = moment
+        if moment < self._reap_from:
+            return
         if reaped := await reap(self._store, self._settings.silence):
             REAPED.inc(reaped)
             log.warning("attempts of vanished workers were settled as lost", attempts=reaped)
             await self._wakeups.send(WORK, self._time.now().isoformat())
 
     async def _sweep(self) -> None:
-        await queue.sweep(self._store, self._settings.pace.most)
+        await queue.sweep(self._store, 2_000)
 
     async def _resume(self) -> None:
         for job_id, tenant_id in await jobs.lapsed(self._store, 100):

@@ -37,6 +37,8 @@ class Wheel:
 
     def keep(self, shards: Collection[int]) -> None:
         """Forget the hands of all other shards."""
+        if all(shard in shards for shard, _ in self._known):
+            return
         self._heap = [hand for hand in self._heap if hand.shard in shards]
         heapq.heapify(self._heap)
         self._known = {(hand.shard, hand.schedule_id): hand.next_at for hand in self._heap}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-import asyncpg
-
 from bellringer.errors import NotFound
 from bellringer.schedule import Row, Schedule, from_row, to_row
 from bellringer.store.pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("names")
+_ROW = ("kind", "expression", "timezone", "anchor", "seconds", "dst")
 
 
 class Names:
@@ -70,13 +69,15 @@ class Names:
         if missing := sorted(rows - self._rows.keys(), key=str):
             columns = _columns(missing)
             await self._store.pool.execute(_SQL.add_schedules, *columns)
-            self._remember(await self._store.pool.fetch(_SQL.find_schedules, *columns))
+            for number, *values in await self._store.pool.fetch(_SQL.find_schedules, *columns):
+                self._rows[Row(**dict(zip(_ROW, values, strict=True)))] = number
         return self._rows
 
     async def schedules(self, ids: Collection[int]) -> Mapping[int, Schedule]:
         """These schedules by their numbers."""
         if missing := [number for number in ids if number not in self._schedules]:
-            self._remember(await self._store.pool.fetch(_SQL.read_schedules, missing))
+            for number, *values in await self._store.pool.fetch(_SQL.read_schedules, missing):
+                self._schedules[number] = from_row(*values)
         return self._schedules
 
     async def describe_tasks(self, described: Mapping[str, tuple[str, str]]) -> None:
@@ -86,13 +87,6 @@ class Names:
         docs = [described[name][1] for name in names]
         await self._store.pool.execute(_SQL.describe_tasks, names, schemas, docs)
 
-    def _remember(self, rows: Sequence[asyncpg.Record]) -> None:
-        for row in rows:
-            number, *columns = row
-            schedule = from_row(*columns)
-            self._schedules[number] = schedule
-            self._rows[to_row(schedule)] = number
-
 
 def _columns(rows: Sequence[Row]) -> list[list[object]]:
-    return [[getattr(r, k) for r in rows] for k in ("kind", "expression", "timezone", "anchor", "seconds", "dst")]
+    return [[getattr(row, name) for row in rows] for name in _ROW]

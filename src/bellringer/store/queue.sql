@@ -35,15 +35,18 @@ from unnest($1::uuid[], $2::timestamptz[], $3::bigint[], $4::smallint[], $5::tim
   with ordinality u (job_id, scheduled_for, slot, attempt, at, level, message, fields, ord) order by ord
 
 -- name: park
--- Ready runs whose task no live worker of their pool knows are set aside, so that claims need not step over them.
+-- Ready runs whose task no live worker of their pool knows are set aside, so that claims need not step over them. Only
+-- the head of each pool is looked at: that is where claims begin, and what lies behind comes to the head in its time.
 with known as materialized (
   select distinct p.pool_id, t.task_id from workers w cross join unnest(w.task_ids) t (task_id)
   join pools p on w.pools ? p.name where w.state = 'live'),
 strange as materialized (
-  select q.ctid from queue q
-  where q.worker_id is null and q.blocked = 0 and q.available_at <= bellringer.now() - interval '1 second'
-    and not exists (select 1 from known k where k.pool_id = q.pool_id and k.task_id = q.task_id)
-  limit $1 for update skip locked)
+  select h.ctid from pools p cross join lateral (
+    select q.ctid, q.task_id from queue q
+    where q.pool_id = p.pool_id and q.worker_id is null and q.blocked = 0
+      and q.available_at <= bellringer.now() - interval '1 second'
+    order by q.tenant_id, q.priority desc, q.available_at limit $1 for update skip locked) h
+  where not exists (select 1 from known k where k.pool_id = p.pool_id and k.task_id = h.task_id))
 update queue set blocked = blocked | 4 where ctid = any (array(select ctid from strange))
 
 -- name: unpark

@@ -1,9 +1,9 @@
 """For those who test: the real engine on a database of the test's own, with a clock that the test moves.
 
-    def test_nightly(bellringer_test):
-        t = bellringer_test(app, at="2026-03-28T12:00:00+01:00")
-        t.advance("3d").drain()
-        assert [fire.outcome for fire in t.fires("cleanup")] == ["fired"] * 3
+def test_nightly(bellringer_test):
+    t = bellringer_test(app, at="2026-03-28T12:00:00+01:00")
+    t.advance("3d").drain()
+    assert [fire.outcome for fire in t.fires("cleanup")] == ["fired"] * 3
 """
 
 from __future__ import annotations
@@ -48,8 +48,10 @@ _MODULES: Final = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """Import what is asked for when it is asked for: pytest loads the plugin in here in every test run."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+if not TYPE_CHECKING:  # or every misspelt name would be of type Any
+
+    def __getattr__(name: str) -> Any:
+        """Import what is asked for when it is asked for: pytest loads the plugin in every test run."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,7 +1,7 @@
 """A clock that a test moves: the real engine asks `bellringer.now()`, and here that reads a table.
 
-Leases and heartbeats keep real time. To move the clock alone means that meanwhile nobody was there to tick; to
-live through the time, advance the engine.
+Leases and heartbeats keep real time. To move the clock alone means that meanwhile nobody was there to tick;
+to live through the time, advance the engine.
 """
 
 from __future__ import annotations
@@ -21,27 +21,33 @@ create or replace function bellringer.now() returns timestamptz language sql sta
   as 'select moment from bellringer.test_clock';
 """
 
-# A day of history is three tables with their indexes; a test that lives through a year would spend it making them.
-# So an empty history is given a single partition, older than which every day is.
+# A day of history is three tables with their indexes, and a test may live through years. So an empty history
+# is given a single partition, and every day counts as older than the installation.
 _ONE_PARTITION: Final = """
 do $$
 declare
   parent text;
   child  regclass;
 begin
-  if exists (select 1 from bellringer.runs) or (select made_at = 'infinity' from bellringer.cluster) then return; end if;
+  if exists (select 1 from bellringer.runs) or (select made_at = 'infinity' from bellringer.cluster) then
+    return;
+  end if;
   foreach parent in array array['runs', 'attempts', 'logs'] loop
-    for child in select inhrelid::regclass from pg_inherits where inhparent = ('bellringer.' || parent)::regclass loop
+    for child in
+      select inhrelid::regclass from pg_inherits where inhparent = ('bellringer.' || parent)::regclass
+    loop
       execute format('drop table %s', child);
     end loop;
-    execute format('create table bellringer.%I partition of bellringer.%I default', parent || '_past', parent);
+    execute format('create table bellringer.%I partition of bellringer.%I default',
+                   parent || '_past', parent);
   end loop;
   update bellringer.cluster set made_at = 'infinity';
 end $$;
 """
 
 _SET: Final = """
-insert into bellringer.test_clock (moment) values ($1) on conflict (only_row) do update set moment = excluded.moment
+insert into bellringer.test_clock (moment) values ($1)
+on conflict (only_row) do update set moment = excluded.moment
 """
 
 
@@ -63,7 +69,9 @@ class TestClock:
 
     def now(self) -> datetime:
         if self._moment is None:
-            raise InvalidInput("the test's clock is not installed", hint="call `await clock.install(…)` first")
+            raise InvalidInput(
+                "the test's clock is not installed", hint="call `await clock.install(…)` first"
+            )
         return self._moment
 
     async def set(self, at: datetime | str) -> None:

@@ -11,17 +11,19 @@ from bellringer.runs import RunKey, Spec
 from bellringer.store.pool import Store
 from bellringer.testing.records import Enqueued, Fire
 
-# A fired occurrence is in the queue, so only hands, timers and ends of pauses make something happen by themselves.
+# Only hands, timers and the ends of pauses make something happen by themselves.
 _NEXT_DUE: Final = """
 select least((select min(next_at) from cohorts), (select min(due_at) from timers),
              (select min(paused_until) from jobs where deleted_at is null))
 """
 _NEXT_READY: Final = """
-select least((select min(available_at) from queue where worker_id is null and blocked = 0 and attempt > 0),
+select least((select min(available_at) from queue
+              where worker_id is null and blocked = 0 and attempt > 0 and available_at > bellringer.now()),
              (select min(due_at) from timers where attempt > 0))
 """
 _RUNS: Final = """
-select r.job_id, r.scheduled_for, r.slot from runs r join tasks t using (task_id) left join jobs j on j.job_id = r.job_id
+select r.job_id, r.scheduled_for, r.slot
+from runs r join tasks t using (task_id) left join jobs j on j.job_id = r.job_id
 where r.tenant_id = $1 and (lower(j.name) = lower($2) or t.name = $2)
 union
 select r.job_id, r.scheduled_for, r.slot from timers r join tasks t using (task_id)
@@ -37,7 +39,8 @@ where j.tenant_id = $1 and lower(j.name) = lower($2) order by g.from_at
 """
 _ENQUEUED: Final = """
 select t.name as task, j.name as job, w.due_at, w.attempt, coalesce(w.spec, j.spec) as spec
-from (select job_id, task_id, tenant_id, available_at as due_at, attempt, spec from queue where worker_id is null
+from (select job_id, task_id, tenant_id, available_at as due_at, attempt, spec from queue
+      where worker_id is null
       union all select job_id, task_id, tenant_id, due_at, attempt, spec from timers) w
 join tasks t using (task_id) left join jobs j on j.job_id = w.job_id
 where w.tenant_id = $1 order by w.due_at
@@ -99,5 +102,3 @@ def _enqueued(row: Any) -> Enqueued:
         args=spec.args,
         kwargs=spec.kwargs,
     )
-
-

@@ -39,20 +39,45 @@ class TestServer:
     dsn: str
     template: str
 
+    async def create(self) -> str:
+        """Make a migrated database; answers its DSN."""
+        name = f"test_{uuid4().hex[:12]}"
+        await _execute(self.dsn, f"create database {name} template {self.template}")
+        return at_database(self.dsn, name)
+
+    async def drop(self, dsn: str) -> None:
+        """Drop a database that `create` has made, whoever still uses it."""
+        await _execute(self.dsn, f"drop database {urlsplit(dsn).path[1:]} with (force)")
+
     @asynccontextmanager
     async def database(self) -> AsyncIterator[str]:
         """The DSN of a migrated database that is there for as long as this context."""
-        name = f"test_{uuid4().hex[:12]}"
-        await _execute(self.dsn, f"create database {name} template {self.template}")
+        dsn = await self.create()
         try:
-            yield at_database(self.dsn, name)
+            yield dsn
         finally:
-            await _execute(self.dsn, f"drop database {name} with (force)")
+            await self.drop(dsn)
+
+    @contextmanager
+    def plain_database(self) -> Iterator[str]:
+        """The same, for plain fixtures."""
+        portal = Portal("bellringer test database")
+        try:
+            dsn = portal.run(self.create, instead="`database()`")
+            try:
+                yield dsn
+            finally:
+                portal.run(lambda: self.drop(dsn), instead="`database()`")
+        finally:
+            portal.close()
 
 
 @contextmanager
 def serve(dsn: str | None = None) -> Iterator[TestServer]:
-    """A server for a test run: the one given, that of BELLRINGER_TEST_DSN, or an embedded one. Main thread only."""
+    """A server for a test run: the one given, or that of BELLRINGER_TEST_DSN, or an embedded one.
+
+    To be called in the main thread, which an embedded server takes for its parent.
+    """
     given = dsn or os.environ.get(GIVEN)
     if given:
         with _prepared(given) as server:

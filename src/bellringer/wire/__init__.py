@@ -1,4 +1,4 @@
-"""The shapes of requests and answers, shared by the API and the client; they import words, and nothing that does I/O."""
+"""The shapes of requests and answers, shared by the API and the client."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from bellringer.wire.answers import (
     Workers,
 )
 from bellringer.wire.definitions import patched, to_definition
-from bellringer.wire.problems import Fault, Problem
-from bellringer.wire.reading import Faults, duration, instant, read
+from bellringer.wire.problems import Fault, Problem, to_error
+from bellringer.wire.reading import Faults, duration, instant, note, read
 from bellringer.wire.requests import (
     CancelRequest,
     Empty,
@@ -78,7 +78,9 @@ __all__ = [
     "Workers",
     "duration",
     "instant",
+    "note",
     "patched",
     "read",
     "to_definition",
+    "to_error",
 ]

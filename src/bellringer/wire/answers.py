@@ -1,4 +1,4 @@
-"""What the API answers. A client reads over fields that it does not know yet, so that servers may be newer."""
+"""What the API answers. Clients read over fields that they do not know yet: servers may be newer."""
 
 from __future__ import annotations
 

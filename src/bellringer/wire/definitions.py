@@ -32,7 +32,7 @@ def to_definition(request: JobRequest, *, owner: str = "api") -> Definition:
     """A job's request in words."""
     g = Gathering()
     schedules = _schedules(request, g)
-    kwargs = g.take("/payload", lambda: kwargs_of(request), {})
+    kwargs: dict[str, Any] | None = g.take("/payload", lambda: kwargs_of(request), None)
     definition = Definition(
         name=request.name,
         task=g.take("/task", lambda: check_name(request.task, what="task", pointer="/task"), ""),
@@ -44,7 +44,9 @@ def to_definition(request: JobRequest, *, owner: str = "api") -> Definition:
         timeout=timeout_of(request, g),
         heartbeat=heartbeat_of(request, g),
         retry=g.take("/retry", lambda: retry_of(request.retry), Retry()),
-        delivery=g.take("/delivery", lambda: word(Delivery, request.delivery, "delivery"), Delivery.AT_LEAST_ONCE),
+        delivery=g.take(
+            "/delivery", lambda: word(Delivery, request.delivery, "delivery"), Delivery.AT_LEAST_ONCE
+        ),
         misfire=g.take("/misfire", lambda: word(Misfire, request.misfire, "misfire"), Misfire.FIRE_ONCE),
         overlap=g.take("/overlap", lambda: word(Overlap, request.overlap, "overlap"), Overlap.ALLOW),
         starts_at=g.take("/starts_at", lambda: instant(request.starts_at, what="starts_at"), None),
@@ -88,8 +90,8 @@ def merge(target: Any, patch: Any) -> Any:
 def _patch_target(stored: list[dict[str, object]], patch: Any) -> dict[str, object]:
     """What a patch of `schedule` is merged into.
 
-    A patch that names another kind than the stored one replaces it: merged by the letter, {"every": "5m"} over a
-    cron would say both.
+    A patch that names another kind than the stored one replaces it: merged by the letter, {"every": "5m"}
+    over a cron would say both.
     """
     if len(stored) != 1 or not isinstance(patch, Mapping):
         return {}
@@ -124,7 +126,10 @@ def _schedules(request: JobRequest, g: Gathering) -> tuple[Schedule, ...]:
     if request.schedule is not None and request.schedules is not None:
         g.add(
             InvalidInput(
-                "schedule and schedules are both given", hint="give one of them", pointer="/schedules", code="conflicting_fields"
+                "schedule and schedules are both given",
+                hint="give one of them",
+                pointer="/schedules",
+                code="conflicting_fields",
             )
         )
         return ()
@@ -149,7 +154,9 @@ def kwargs_of(request: JobRequest | ExecuteRequest | TriggerRequest) -> dict[str
     """The keyword arguments, by whichever of their two names they came."""
     if request.payload is not None and request.kwargs is not None:
         raise InvalidInput(
-            "kwargs and payload are both given", hint="they mean the same; give one", code="conflicting_fields"
+            "kwargs and payload are both given",
+            hint="they mean the same; give one",
+            code="conflicting_fields",
         )
     return request.payload if request.payload is not None else request.kwargs
 
@@ -181,6 +188,8 @@ def word(kind: type[W], text: str, what: str) -> W:
         known = ", ".join(kind)
     if text in _LATER.get(what, ()):
         raise InvalidInput(
-            f"{what} {text!r} is not supported yet", hint=f"this release knows {known}", code="not_yet_supported"
+            f"{what} {text!r} is not supported yet",
+            hint=f"this release knows {known}",
+            code="not_yet_supported",
         )
     raise InvalidInput(f"{what} {text[:40]!r} is not known", hint=f"use {known}", code="unknown_word")

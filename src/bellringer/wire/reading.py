@@ -18,6 +18,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
 
 MOST_FAULTS: Final = 20
+LONGEST_NOTE: Final = 1000
 _ECHO: Final = 40  # characters of an unknown name that an answer repeats
 _STEP: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
 _WHERE: Final = re.compile(r" - at `\$(?P<path>.*)`$")
@@ -98,16 +99,15 @@ def _mistyped(name: str, text: str) -> InvalidInput:
     return InvalidInput(f"{name}: {problem[0].lower()}{problem[1:]}", pointer=pointer, code="type")
 
 
-def duration(
-    value: str | float | None, *, what: str, least: timedelta, most: timedelta
-) -> timedelta | None:
+def duration(value: str | float | None, *, what: str, least: timedelta, most: timedelta) -> timedelta | None:
     """A length of time within bounds, or None where there is none."""
     if value is None:
         return None
     length = parse_duration(value, what=what)
     if not least <= length <= most:
         raise InvalidInput(
-            f"{what} is {format_duration(length)}, outside of {format_duration(least)} to {format_duration(most)}",
+            f"{what} is {format_duration(length)}",
+            hint=f"give {format_duration(least)} to {format_duration(most)}",
             code="limit",
         )
     return length
@@ -115,3 +115,12 @@ def duration(
 
 def instant(value: str | None, *, what: str) -> datetime | None:
     return None if value is None else read_instant(value, what=what)
+
+
+def note(text: str | None, *, what: str) -> str | None:
+    """A person's own words, kept with what they did."""
+    if text is not None and len(text) > LONGEST_NOTE:
+        raise InvalidInput(
+            f"{what} has more than {LONGEST_NOTE} characters", pointer=f"/{what}", code="limit"
+        )
+    return text

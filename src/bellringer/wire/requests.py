@@ -11,7 +11,7 @@ from bellringer.policies import Delivery, Misfire, Overlap
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Lengths of time are "90s", "1h30m", ISO 8601 or a number of seconds; instants are RFC 3339 with an offset."""
+    """Lengths of time are "90s", "1h30m", ISO 8601 or seconds; instants are RFC 3339 with an offset."""
 
 
 class Empty(Request, frozen=True):
@@ -19,7 +19,7 @@ class Empty(Request, frozen=True):
 
 
 class JobRequest(Request, frozen=True):
-    """A job as its author writes it; `schedule` is short for a list of one, `payload` another word for kwargs."""
+    """A job as its author writes it; `schedule` stands for a list of one, `payload` for kwargs."""
 
     name: str
     task: str

@@ -14,13 +14,13 @@ import signal
 import socket
 import sys
 import threading
-import time
 from contextlib import suppress
 from datetime import timedelta
 from queue import SimpleQueue
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
+from bellringer.clock import SystemClock
 from bellringer.runs import Ending
 from bellringer.tasks import Registry, Task
 from bellringer.worker import endings, pipe
@@ -28,7 +28,8 @@ from bellringer.worker.context import Context
 from bellringer.worker.control import Control
 from bellringer.worker.target import load_target
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG: Final = 1
+_monotonic: Final = SystemClock().monotonic
 
 
 class Channel:
@@ -68,6 +69,7 @@ class Inside:
         self._reporting = threading.Lock()
 
     def serve(self) -> NoReturn:
+        signal.signal(signal.SIGTERM, self._terminate)
         threading.Thread(target=self._listen, name="bellringer-listener", daemon=True).start()
         self._channel.send(pipe.Ready())
         while True:
@@ -81,7 +83,7 @@ class Inside:
             self._channel.send(pipe.End(ending))
 
     def _execute(self, run: pipe.Run, control: Control) -> Ending:
-        began = time.monotonic()
+        began = _monotonic()
         task = self._registry.get(run.work.task)
         if task is None:
             return endings.failed(
@@ -92,11 +94,11 @@ class Inside:
         except SystemExit:
             raise  # who wants this process to end is taken at his word
         except BaseException as error:  # noqa: BLE001 - the attempt's failure, and not this process's
-            ran = time.monotonic() - began
+            ran = _monotonic() - began
             if control.heard:
                 return endings.cancelled(control.reason or "", ran=ran)
             return endings.raised(error, ran=ran)
-        return endings.returned(value, limit=run.limit, ran=time.monotonic() - began)
+        return endings.returned(value, limit=run.limit, ran=_monotonic() - began)
 
     def _call(self, task: Task, run: pipe.Run, control: Control) -> Any:
         args, kwargs = task.convert(run.work.spec.args, run.work.spec.kwargs)
@@ -120,9 +122,16 @@ class Inside:
                     self._report(self._current)
         _die()
 
+    def _terminate(self, number: int, _frame: FrameType | None) -> NoReturn:
+        """Asked to end: let the handler's `finally` run. Only the first time, so that it is not disturbed."""
+        signal.signal(number, signal.SIG_IGN)
+        if self._current is not None:
+            self._current.ask("the process was told to end")  # the reason proper may still be on its way
+        raise SystemExit(128 + number)
+
     def _take(self, message: pipe.ToChild) -> None:
         if isinstance(message, pipe.Run):
-            self._current = Control(message.work, time.monotonic)
+            self._current = Control(message.work, _monotonic)
             self._tick = message.tick
             self._runs.put((message, self._current))
         elif self._current is not None:
@@ -144,7 +153,6 @@ def main(arguments: list[str]) -> NoReturn:
     connection = socket.socket(fileno=int(descriptor))
     connection.set_inheritable(False)  # what the handler starts shall not hold the pipe open
     channel = Channel(connection)
-    signal.signal(signal.SIGTERM, _terminate)
     try:
         registry = load_target(target).registry
     except Exception as error:  # noqa: BLE001 - the worker shall hear of it, whatever it is
@@ -168,12 +176,6 @@ def _die() -> NoReturn:
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
-
-
-def _terminate(number: int, _frame: FrameType | None) -> NoReturn:
-    """Asked to end: let the handler's `finally` run. Only the first time, so that it is not disturbed."""
-    signal.signal(number, signal.SIG_IGN)
-    raise SystemExit(128 + number)
 
 
 def _flush() -> None:

@@ -35,7 +35,7 @@ def returned(value: Any, *, limit: int, ran: float) -> Ending:
         return Ending(outcome=Outcome.OK, result=to_plain(value, limit=limit, what="the result"), ran=ran)
     except InvalidInput as error:
         message = str(error)
-    except Exception as error:  # noqa: BLE001 - a model of someone else's that cannot write itself
+    except BaseException as error:  # noqa: BLE001 - a model of someone else's that cannot write itself
         message = f"the result cannot be written as JSON: {_text(error)}"
     if inspect.iscoroutine(value):
         value.close()
@@ -78,12 +78,15 @@ def trouble(kind: str, message: str, *also: str) -> dict[str, Any]:
 
 def describe(error: BaseException) -> dict[str, Any]:
     """An exception as it is stored; `lineage` names its classes, bare and qualified, for `never_on`."""
-    return {
-        "type": scrub(_qualified(type(error))),
-        "message": clip(_text(error), MESSAGE_LIMIT),
-        "traceback": clip(where(error), TRACEBACK_LIMIT),
-        "lineage": [scrub(name) for name in _lineage(error)[:LINEAGE_LIMIT]],
-    }
+    try:
+        return {
+            "type": scrub(_qualified(type(error))),
+            "message": clip(_text(error), MESSAGE_LIMIT),
+            "traceback": clip(where(error), TRACEBACK_LIMIT),
+            "lineage": [scrub(name) for name in _lineage(error)[:LINEAGE_LIMIT]],
+        }
+    except Exception:  # noqa: BLE001 - even a class's name may be code that raises; an end there must be
+        return trouble("Exception", "the handler raised what cannot be described")
 
 
 def where(error: BaseException) -> str:

@@ -108,7 +108,7 @@ class Child:
     async def end(self) -> None:
         """Kill the process and wait until it is gone."""
         self.kill()
-        await self._reaper
+        await asyncio.shield(self._reaper)
         self._writer.close()
 
     async def _greet(self) -> None:
@@ -136,7 +136,7 @@ class Child:
             await asyncio.wait({self._reaper}, timeout=KILL_AFTER)
         if not self._reaper.done():
             self.kill()
-            await self._reaper
+            await asyncio.shield(self._reaper)
             return f"the process {'garbled' if self._is_garbled else 'closed'} its pipe to the worker"
         return _crash(self._process.returncode or 0)
 
@@ -186,7 +186,8 @@ class Processes:
         self._places = asyncio.Semaphore(size)
         self._idle: list[Child] = []
         self._busy: dict[Attempt, Child] = {}
-        self._runners: set[asyncio.Task[None]] = set()
+        self._waiting: set[Attempt] = set()  # for a place, or for a child to start
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def stray(self) -> int:
@@ -206,17 +207,17 @@ class Processes:
             child.cancel(attempt.control.reason or "its time is over")
 
     async def close(self) -> None:
-        busy = {attempt.runner for attempt in self._busy}
-        for runner in self._runners - busy:  # they only wait: for a place, or for a child to start
-            runner.cancel()
+        for attempt in self._waiting:
+            attempt.runner.cancel()
         for child in self._busy.values():
             child.kill()
-        if self._runners:
-            await asyncio.wait(self._runners)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         idle, self._idle = self._idle, []
         await asyncio.gather(*(child.end() for child in idle))
 
     async def _run(self, attempt: Attempt) -> None:
+        self._waiting.add(attempt)
         try:
             async with self._places:
                 if attempt.end.done():  # stopped while it waited
@@ -226,6 +227,8 @@ class Processes:
             ending = Ending(outcome=Outcome.FAILED, error=error.error)
         except Exception as error:  # noqa: BLE001 - no process to be had
             ending = endings.raised(error)
+        finally:
+            self._waiting.discard(attempt)
         attempt.settle(ending)
 
     async def _execute(self, attempt: Attempt) -> Ending:
@@ -240,6 +243,7 @@ class Processes:
         return endings.failed("ProcessCrashed", "the process died twice before the handler was called")
 
     async def _use(self, child: Child, attempt: Attempt) -> Ending | None:
+        self._waiting.discard(attempt)
         self._busy[attempt] = child
         try:
             ending = await child.run(attempt, self._lateness(attempt.work), self._sink(attempt.work))
@@ -269,8 +273,8 @@ class Processes:
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
-        self._runners.add(task)
-        task.add_done_callback(self._runners.discard)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         return task
 
 

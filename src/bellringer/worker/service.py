@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -65,7 +66,7 @@ class Worker:
         self._time = DatabaseClock(clock)
         self._settings = settings
         self._names = Names(store)
-        self._lines: list[LogLine] = []
+        self._lines: deque[LogLine] = deque()  # handlers' threads append to it
         self._executor = Executor(
             registry,
             threads=settings.threads,
@@ -103,7 +104,6 @@ class Worker:
             await self._drain(seats)
             for loop in kept:
                 loop.cancel()
-        await self._executor.close()
         await workers.leave(self._store, self.worker_id)
 
     def _chores(self) -> Sequence[Coroutine[None, None, None]]:
@@ -250,8 +250,7 @@ class Worker:
         """Bring progress and log lines to the database, in batches."""
         if news := self._executor.progress():
             await queue.report(self._store, self.worker_id, news)
-        if self._lines:
-            lines, self._lines[:] = self._lines[:MOST_LINES], self._lines[MOST_LINES:]
+        if lines := [self._lines.popleft() for _ in range(min(len(self._lines), MOST_LINES))]:
             await history.ensure_days(self._store, {line.key.scheduled_for.date() for line in lines})
             await queue.log(self._store, [_row(line) for line in lines])
 
@@ -266,8 +265,12 @@ class Worker:
             log.info("draining", running=len(self._running), grace_s=self._settings.grace.total_seconds())
             left = max(deadline - self._clock.monotonic(), 0.0)
             await asyncio.wait(list(self._running), timeout=left)
-        for task, (_, claimed) in list(self._running.items()):
+        unfinished = dict(self._running)
+        for task in unfinished:
             task.cancel()
+        await asyncio.gather(*unfinished, return_exceptions=True)
+        await self._executor.close()  # a child process is dead before its run is anybody else's
+        for _, claimed in unfinished.values():
             self._settler.add(self.worker_id, _interrupted(claimed))
         await self._settler.drained()
         await self._report()

@@ -41,13 +41,13 @@ class Threads:
         return len(self._strays)
 
     def start(self, attempt: Attempt) -> None:
-        self._jobs.put((attempt, contextvars.copy_context(), asyncio.get_running_loop()))
         with self._lock:
             if self._idle:
                 self._idle -= 1
             else:
                 self._backlog += 1
                 self._grow()
+        self._jobs.put((attempt, contextvars.copy_context(), asyncio.get_running_loop()))
 
     def stop(self, attempt: Attempt, ending: Ending) -> None:
         with self._lock:
@@ -80,9 +80,16 @@ class Threads:
     def _grow(self) -> None:
         """Start a thread for the backlog, if there is room. The lock is held."""
         if self._backlog and self._count < self._size + min(len(self._strays), self._size):
+            thread = threading.Thread(target=self._serve, name=f"bellringer-{self._count + 1}", daemon=True)
             self._backlog -= 1
-            self._count += 1
-            threading.Thread(target=self._serve, name=f"bellringer-{self._count}", daemon=True).start()
+            try:
+                thread.start()
+            except RuntimeError:  # the system has none left
+                if not self._count:
+                    raise
+                self._backlog += 1  # so it waits for one of ours
+            else:
+                self._count += 1
 
     def _serve(self) -> None:
         while (job := self._jobs.get()) is not None:

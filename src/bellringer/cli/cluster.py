@@ -1,0 +1,102 @@
+"""`bellringer workers` and `bellringer cluster`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from bellringer.cli.connect import with_client
+from bellringer.cli.groups import Group
+from bellringer.cli.output import LIST, as_json, output_option, print_facts, print_list, print_table
+from bellringer.cli.times import from_now, span
+
+if TYPE_CHECKING:
+    from bellringer.client import Client
+
+
+@click.group(cls=Group, examples="bellringer workers list")
+def workers() -> None:
+    """Workers: the processes that run tasks."""
+
+
+@workers.command("list", examples="bellringer workers list -o json")
+@output_option(*LIST)
+@with_client
+def list_workers(client: Client, *, output: str) -> None:
+    """List workers."""
+    from bellringer.clock import SystemClock
+
+    now = SystemClock().now()
+    print_list(
+        output,
+        client.workers().items,
+        head=("STATE", "NAME", "BUSY", "POOLS", "TASKS", "STARTED", "SEEN", "VERSION"),
+        row=lambda worker: (
+            worker.state,
+            worker.name,
+            f"{worker.busy}/{sum(worker.pools.values())}",
+            " ".join(f"{pool}×{slots}" for pool, slots in worker.pools.items()),
+            str(len(worker.tasks)),
+            from_now(worker.started_at, now),
+            f"{span(worker.age)} ago",
+            worker.version,
+        ),
+        name=lambda worker: worker.name,
+        nothing="no workers; start one with `bellringer worker APP`",
+    )
+
+
+@click.group(cls=Group, examples="bellringer cluster status")
+def cluster() -> None:
+    """The installation: its nodes, shards and leases."""
+
+
+@cluster.command(
+    "status",
+    examples="""
+    bellringer cluster status
+    bellringer cluster status -o json
+    """,
+)
+@output_option("table", "json")
+@with_client
+def status(client: Client, *, output: str) -> None:
+    """Show who holds what."""
+    found = client.cluster()
+    if output == "json":
+        click.echo(as_json(found))
+        return
+    left = [lease.seconds_left for lease in found.leases if lease.holder is not None]
+    shards = found.shards
+    print_facts(
+        {
+            "shards": f"{shards.held} of {shards.total} held, {shards.free} free",
+            "leases": f"the next one ends in {span(max(min(left), 0.0))} unless renewed" if left else "none",
+            "schema": f"{found.schema.current}, wanted {found.schema.wanted}",
+            "clock": f"this server is {abs(found.skew) * 1000:.0f} ms "
+            f"{'ahead of' if found.skew >= 0 else 'behind'} the database",
+        }
+    )
+    if not found.nodes:
+        click.echo("no nodes; start one with `bellringer server`", err=True)
+        return
+    from bellringer.clock import SystemClock
+
+    now = SystemClock().now()
+    click.echo()
+    print_table(
+        ("NODE", "SHARDS", "FIRED", "REFUSED", "STARTED", "SEEN", "VERSION"),
+        [
+            (
+                node.name,
+                str(node.shards),
+                str(node.fired),
+                str(node.refused),
+                from_now(node.started_at, now),
+                f"{span(node.age)} ago",
+                node.version,
+            )
+            for node in found.nodes
+        ],
+    )

@@ -1,0 +1,161 @@
+"""`bellringer server | scheduler | worker`: one process each."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from bellringer.cli.groups import Command, fail
+from bellringer.cli.listening import listen
+from bellringer.cli.options import load_config, process_options
+
+if TYPE_CHECKING:
+    from bellringer.store.pool import Store
+
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    BELLRINGER_DSN=postgresql://app@db/bellringer bellringer server
+    bellringer server --port 9000 --no-scheduler
+    """,
+)
+@click.option("--host", help="The address to listen on.  [default: 127.0.0.1]")
+@click.option("--port", type=int, help="The port to listen on.  [default: 8700]")
+@click.option("--no-scheduler", is_flag=True, help="The API alone; schedulers run elsewhere.")
+@click.option("--insecure", is_flag=True, help="Listen beyond this machine, though nobody has to log in.")
+@click.option("--listening-fd", type=int, hidden=True)
+@process_options
+def server(
+    no_scheduler: bool, insecure: bool, listening_fd: int | None, with_parent: bool, **flags: Any
+) -> None:
+    """Run the API and a scheduler until SIGTERM or Ctrl-C.
+
+    Start as many as you like: they share the work, and take over from one that is gone.
+    """
+    config = load_config(**flags)
+    config.require_dsn()
+    check_host(config.host, insecure=insecure)
+    from bellringer import assembly
+
+    if listening_fd is None:
+        listening = listen(config.host, config.port)
+    else:
+        listening = socket.socket(fileno=listening_fd)
+    assembly.run_server(config, listening, with_scheduler=not no_scheduler, with_parent=with_parent)
+
+
+@click.command(cls=Command, examples="BELLRINGER_DSN=postgresql://app@db/bellringer bellringer scheduler")
+@process_options
+def scheduler(with_parent: bool, **flags: Any) -> None:
+    """Run a scheduler alone: one more node that shares the shards with the others."""
+    config = load_config(**flags)
+    config.require_dsn()
+    from bellringer import assembly
+
+    assembly.run_scheduler(config, with_parent=with_parent)
+
+
+def _pools(_ctx: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, int]:
+    pools = {}
+    for text in given:
+        name, _, count = text.partition("=")
+        if not name or not count.isascii() or not count.isdecimal() or not 1 <= int(count) <= 10_000:
+            fail(
+                f"--pool {text!r} cannot be read", "write it like --pool io=10: a name and a number of slots"
+            )
+        pools[name] = int(count)
+    return pools
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    bellringer worker app.py
+    bellringer worker shop.jobs:app --pool short=50 --pool reports=2 --grace 2m
+    """,
+)
+@click.argument("target", metavar="APP")
+@click.option(
+    "--pool", "pools", multiple=True, callback=_pools, metavar="NAME=SLOTS", help="A pool to serve."
+)
+@click.option(
+    "--slots", type=click.IntRange(1, 10_000), help="Slots of each pool, without --pool.  [default: 50]"
+)
+@click.option(
+    "--grace", metavar="TIME", help="How long running work may take to finish on stop.  [default: 30s]"
+)
+@click.option("--metrics-port", type=int, metavar="PORT", help="Serve Prometheus metrics on this port.")
+@click.option("--live", is_flag=True, help="A readable line for each start and end of a run.")
+@click.option("--ready-fd", type=int, hidden=True)
+@process_options
+def worker(
+    *,
+    target: str,
+    pools: Mapping[str, int],
+    slots: int | None,
+    metrics_port: int | None,
+    live: bool,
+    ready_fd: int | None,
+    with_parent: bool,
+    **flags: Any,
+) -> None:
+    """Run the tasks of APP until SIGTERM or Ctrl-C, then let what runs finish.
+
+    APP is app.py, module:app or path/to/file.py:app. Its schedules are declared first. Without --pool the
+    worker serves the pools short and long, and those that its tasks name.
+    """
+    config = load_config(**flags)
+    if config.dsn:  # so that the app, and whatever its handlers send, finds the same database
+        os.environ["BELLRINGER_DSN"] = config.dsn
+    from bellringer import assembly
+    from bellringer.clock import SystemClock
+    from bellringer.dev.lines import Lines
+    from bellringer.worker.target import load_target
+
+    app: Any = load_target(target)
+    if metrics_port is not None:
+        from prometheus_client import start_http_server
+
+        start_http_server(metrics_port)
+    assembly.run_worker(
+        app,
+        pools=pools,
+        slots=slots,
+        config=config,
+        target=target,
+        observer=Lines(SystemClock()) if live else None,
+        joined=partial(_joined, app, live, ready_fd),
+        with_parent=with_parent,
+    )
+
+
+async def _joined(app: Any, live: bool, ready_fd: int | None, store: Store) -> None:
+    from bellringer.dev.lines import greet
+    from bellringer.store import jobs
+    from bellringer.store.names import Names
+
+    if live:
+        found = await jobs.listing(store, await Names(store).tenant_id(app.tenant), None, 1000)
+        greet(app.registry.names(), [job.name for job in found])
+    if ready_fd is not None:
+        os.write(ready_fd, b"1")
+        os.close(ready_fd)
+
+
+def check_host(host: str, *, insecure: bool) -> None:
+    """Nobody has to log in yet, so the API stays on this machine unless somebody takes the responsibility."""
+    if host not in LOOPBACK and not insecure:
+        from bellringer.errors import ConfigError
+
+        raise ConfigError(
+            f"--host {host} would let anyone who reaches this machine use the API, which knows no login yet",
+            hint="stay on 127.0.0.1 behind a proxy that asks who is there, or add --insecure",
+        )

@@ -1,0 +1,58 @@
+"""`bellringer`: the table of its commands."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import click
+
+from bellringer.cli.groups import Late, Root
+
+RUN = {
+    "dev": Late("bellringer.cli.dev:dev", "Everything on this machine, with a database of its own."),
+    "server": Late("bellringer.cli.processes:server", "The API and a scheduler."),
+    "scheduler": Late("bellringer.cli.processes:scheduler", "A scheduler alone."),
+    "worker": Late("bellringer.cli.processes:worker", "A worker that runs the tasks of an app."),
+    "migrate": Late("bellringer.cli.migrate:migrate", "Bring the database to this program's schema."),
+}
+STEER = {
+    "jobs": Late("bellringer.cli.jobs:jobs", "List, create, pause, resume, trigger and delete jobs."),
+    "runs": Late("bellringer.cli.runs:runs", "List runs, read their logs, cancel and retry them."),
+    "dead": Late("bellringer.cli.dead:dead", "Runs that gave up: list, redrive or discard them."),
+    "workers": Late("bellringer.cli.cluster:workers", "Who works, in which pools, and how busy."),
+    "cluster": Late("bellringer.cli.cluster:cluster", "Nodes, shards and leases."),
+}
+TOOLS = {"cron": Late("bellringer.cli.cron:cron", "What a cron expression means, and when it fires.")}
+BENCH = "bellringer.bench.commands"
+
+if find_spec(BENCH) is not None:
+    TOOLS["bench"] = Late(f"{BENCH}:bench", "Measure this machine.")
+
+
+def _version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"bellringer {version('bellringer')}")
+        ctx.exit()
+
+
+@click.group(
+    cls=Root,
+    sections={"Run": RUN, "Look and steer": STEER, "Tools": TOOLS},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    examples="""
+    bellringer dev --demo
+    bellringer jobs list
+    bellringer cron explain '30 2 * * MON-FRI' --tz Europe/Paris
+    """,
+)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
+)
+def cli() -> None:
+    """A distributed job scheduler for Python teams: each job runs at its time.
+
+    Commands that look and steer talk to a server: that of --url, of BELLRINGER_URL, of a `bellringer dev` in
+    this folder or one above it, or http://127.0.0.1:8700.
+    """

@@ -1,0 +1,227 @@
+"""`bellringer runs`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from bellringer.cli.connect import with_client
+from bellringer.cli.groups import Group
+from bellringer.cli.output import (
+    LIST,
+    ONE,
+    as_json,
+    clean,
+    output_option,
+    print_facts,
+    print_list,
+    print_table,
+    short_json,
+)
+from bellringer.cli.pages import gather, limit_option
+from bellringer.cli.times import between, clock_time, from_now, span
+
+if TYPE_CHECKING:
+    from bellringer.client import Client
+    from bellringer.wire import Line, Run, RunItem
+
+FAILED: Final = 3  # the exit code of a run that was waited for and did not succeed
+LOOK: Final = 0.5
+PAGE: Final = 200
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    bellringer runs list --job nightly
+    bellringer runs logs run_… -f
+    """,
+)
+def runs() -> None:
+    """Runs: one for each time that a job is due, was triggered, or a task was sent."""
+
+
+@runs.command(
+    "list",
+    examples="""
+    bellringer runs list
+    bellringer runs list --job nightly --state dead -o json
+    """,
+)
+@click.option("--job", help="Only those of this job.")
+@click.option("--state", help="Only those in this state, of the runs that --limit reaches.")
+@limit_option
+@output_option(*LIST)
+@with_client
+def list_runs(client: Client, *, job: str | None, state: str | None, limit: int, output: str) -> None:
+    """List runs, the newest first."""
+    from bellringer.clock import SystemClock
+
+    found = [
+        run
+        for run in gather(client.runs, limit, output=output, job=job)
+        if state is None or run.state == state
+    ]
+    now = SystemClock().now()
+    print_list(
+        output,
+        found,
+        head=("STATE", "JOB", "DUE", "LATE", "TOOK", "TRY", "CAUSE", "RUN"),
+        row=lambda run: (
+            run.state,
+            run.job or run.task,
+            from_now(run.scheduled_for, now),
+            "–" if run.lateness_ms is None else span(max(run.lateness_ms, 0) / 1000),
+            between(run.started_at, run.finished_at),
+            str(run.attempt or "–"),
+            run.cause,
+            run.run_id,
+        ),
+        name=lambda run: run.run_id,
+        nothing="no runs",
+    )
+
+
+@runs.command("get", examples="bellringer runs get run_… -o json")
+@click.argument("run")
+@output_option(*ONE)
+@with_client
+def get(client: Client, *, run: str, output: str) -> None:
+    """Show a run with its attempts."""
+    print_run(client.run(run), output)
+
+
+def print_run(run: Run, output: str) -> None:
+    from bellringer.clock import SystemClock
+
+    if output != "table":
+        click.echo(as_json(run) if output == "json" else run.run_id)
+        return
+    now = SystemClock().now()
+    print_facts(
+        {
+            "run": run.run_id,
+            "state": run.state,
+            "job": run.job or "",
+            "task": run.task,
+            "due": f"{clock_time(run.scheduled_for)}  ({from_now(run.scheduled_for, now)})",
+            "late": "" if run.lateness_ms is None else span(max(run.lateness_ms, 0) / 1000),
+            "started": clock_time(run.started_at),
+            "took": between(run.started_at, run.finished_at),
+            "cause": run.cause,
+            "reason": run.reason,
+            "pool": run.pool,
+            "waits for": ", ".join(run.blocked),
+            "args": short_json(run.args) if run.args else "",
+            "kwargs": short_json(run.kwargs) if run.kwargs else "",
+            "progress": progress_of(run),
+            "result": "" if run.result is None else short_json(run.result),
+            "error": error_of(run.error),
+        }
+    )
+    if run.attempts:
+        click.echo()
+        print_table(
+            ("TRY", "OUTCOME", "STARTED", "TOOK", "WORKER", "ERROR"),
+            [
+                (
+                    str(tried.attempt),
+                    tried.outcome or tried.ends_as or "–",
+                    from_now(tried.started_at, now),
+                    between(tried.started_at, tried.finished_at),
+                    tried.worker or "–",
+                    error_of(tried.error) or "–",
+                )
+                for tried in run.attempts
+            ],
+        )
+
+
+def progress_of(run: RunItem) -> str:
+    if not isinstance(run.progress, dict):
+        return ""
+    total = run.progress.get("total")
+    done = f"{run.progress.get('done')}" + (f" of {total}" if total is not None else "")
+    note = run.progress.get("note")
+    return f"{done}  {note}" if note else done
+
+
+def error_of(error: Any) -> str:
+    """An error in one line."""
+    if not isinstance(error, dict):
+        return ""
+    message = " ".join(str(error.get("message") or "").split())
+    kind = str(error.get("type") or "")
+    return (f"{kind}: {message}" if kind and message else kind or message) or str(error.get("reason") or "")
+
+
+@runs.command(
+    "logs",
+    examples="""
+    bellringer runs logs run_…
+    bellringer runs logs run_… -f
+    """,
+)
+@click.argument("run")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
+@output_option("table", "json", "jsonl")
+@with_client
+def logs(client: Client, *, run: str, follow: bool, output: str) -> None:
+    """Show what a run has logged."""
+    if output == "json":
+        click.echo(as_json(list(lines_of(client, run, follow=follow))))
+        return
+    for line in lines_of(client, run, follow=follow):
+        click.echo(text_of(line) if output == "table" else short_json(line))
+
+
+def lines_of(client: Client, run_id: str, *, follow: bool) -> Iterator[Line]:
+    """Its lines, oldest first. What is logged right before the end may arrive after it: look once more."""
+    cursor: str | None = None
+    seen, last_look = 0, not follow
+    while True:
+        page = client.logs(run_id, limit=PAGE, cursor=cursor)
+        for line in page.items:
+            if line.line > seen:
+                seen = line.line
+                yield line
+        if page.next_cursor is not None:
+            cursor = page.next_cursor
+        elif last_look:
+            return
+        else:
+            from bellringer.runs import FINAL
+
+            last_look = client.run(run_id).state in FINAL
+            time.sleep(LOOK)
+
+
+def text_of(line: Line) -> str:
+    fields = "".join(f"  {name}={short_json(value)}" for name, value in (line.fields or {}).items())
+    moment = f"{line.at.astimezone():%H:%M:%S}.{line.at.microsecond // 1000:03}"
+    return clean(f"{moment}  #{line.attempt} {line.level:<7}  {line.message}{fields}")
+
+
+@runs.command("cancel", examples="bellringer runs cancel run_… --reason 'wrong customer'")
+@click.argument("ids", metavar="RUN...", nargs=-1, required=True)
+@click.option("--reason", help="Why; the run keeps it.")
+@with_client
+def cancel(client: Client, *, ids: Sequence[str], reason: str | None) -> None:
+    """Cancel runs: what waits ends at once, what runs is asked to stop."""
+    for run_id in ids:
+        run = client.cancel(run_id, reason=reason)
+        asked = "asked to stop" if run.state == "running" else run.state
+        click.echo(f"{run.run_id}  {asked}")
+
+
+@runs.command("retry", examples="bellringer runs retry run_…")
+@click.argument("ids", metavar="RUN...", nargs=-1, required=True)
+@with_client
+def retry(client: Client, *, ids: Sequence[str]) -> None:
+    """Try runs again now: dead ones anew, waiting ones without the wait."""
+    for run_id in ids:
+        run = client.retry(run_id)
+        click.echo(f"{run.run_id}  {run.state}")

@@ -1,0 +1,49 @@
+"""The pytest plugin: `bellringer_dsn`, a database of the test's own; `bellringer_test`, the engine on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from bellringer.app import App
+    from bellringer.testing.facade import TestEngine
+    from bellringer.testing.server import TestServer
+
+# The imports stand inside the fixtures because pytest loads this module in every test run, needed or not.
+
+
+@pytest.fixture(scope="session")
+def bellringer_server() -> Iterator[TestServer]:
+    """A PostgreSQL for this test run: that of BELLRINGER_TEST_DSN, or an embedded one."""
+    from bellringer.testing.server import serve  # noqa: PLC0415
+
+    with serve() as server:
+        yield server
+
+
+@pytest.fixture
+def bellringer_dsn(bellringer_server: TestServer) -> Iterator[str]:
+    """The DSN of a fresh, migrated database of this test's own."""
+    with bellringer_server.plain_database() as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def bellringer_test(bellringer_dsn: str) -> Iterator[Callable[..., TestEngine]]:
+    """A factory of engines: `t = bellringer_test(app, at="2026-03-28T12:00:00+01:00")`."""
+    from bellringer.testing.engine import START  # noqa: PLC0415
+    from bellringer.testing.facade import TestEngine  # noqa: PLC0415
+
+    engines: list[TestEngine] = []
+
+    def make(app: App, *, at: datetime | str = START) -> TestEngine:
+        engines.append(TestEngine(app, bellringer_dsn, at=at))
+        return engines[-1]
+
+    yield make
+    for engine in reversed(engines):
+        engine.close()

@@ -1,0 +1,354 @@
+"""Findings that are open: each test says what should hold, and fails until it does."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import asyncpg
+import pytest
+
+from bellringer.errors import Conflict, InvalidInput, NotFound
+from bellringer.leases import Holding
+from bellringer.lifecycle import claim, prune
+from bellringer.lifecycle import tick as ticking
+from bellringer.lifecycle.claim import Turn
+from bellringer.lifecycle.prune import Retention
+from bellringer.lifecycle.settle import decide
+from bellringer.lifecycle.tick import Pace
+from bellringer.policies import Retry
+from bellringer.runs import Ending, Outcome, State
+from bellringer.schedule import at, cron, delay, every
+from bellringer.store import cohorts, queue, runs
+from bellringer.store.cohorts import Move
+from bellringer.store.leases import PostgresLeases
+
+if TYPE_CHECKING:
+    from tests.lifecycle.conftest import Bench
+
+FINAL = {State.SUCCEEDED, State.DEAD, State.CANCELLED}
+DAY = 86_400
+
+
+# Firing
+
+
+async def test_two_schedules_of_one_job_that_strike_together_fire_it_once_and_hold_up_nobody(bench: Bench) -> None:
+    both = await bench.job("both", every("2s"), every("3s"))
+    other = await bench.job("other", every("2s"))
+    await bench.set_clock(bench.after(6))
+    await bench.tick_all()
+    assert await bench.fired(both) == [2, 3, 4, 6]
+    assert await bench.fired(other) == [2, 4, 6]
+
+
+async def test_timers_that_fell_due_on_a_day_that_nobody_made_still_ring(bench: Bench) -> None:
+    await prune.make_days(bench.store, bench.noon)
+    sent = await bench.send(at=bench.after(4 * DAY))
+    await bench.set_clock(bench.after(10 * DAY))  # ten days without a scheduler
+    await prune.make_days(bench.store, await bench.now())
+    assert (await bench.ring()).fired == 1
+    assert await bench.state(sent.key) is State.QUEUED
+
+
+async def test_a_run_that_is_due_in_a_week_can_be_cancelled(bench: Bench) -> None:
+    sent = await bench.send(at=bench.after(7 * DAY))
+    assert await bench.cancel(sent.key) is State.CANCELLED
+    assert await bench.state(sent.key) is State.CANCELLED
+
+
+async def test_a_job_can_be_paused_after_days_without_a_scheduler(bench: Bench) -> None:
+    job = await bench.job("job", every("1h"))
+    await bench.set_clock(bench.after(10 * DAY))
+    await bench.pause(job)
+    assert (await bench.read(job)).paused_at is not None
+
+
+async def test_a_schedule_that_this_node_cannot_read_holds_up_no_other(bench: Bench) -> None:
+    strange = await bench.job("strange", every("1m"))
+    plain = await bench.job("plain", every("2s"))
+    await bench.sql(
+        "update schedules set kind = 'rrule' where schedule_id = (select schedule_ids[1] from jobs where job_id = $1)",
+        strange,
+    )
+    bench.names = type(bench.names)(bench.store)  # another node, which has read nothing yet
+    await bench.set_clock(bench.after(60))
+    for _ in range(40):
+        await bench.tick()
+    assert len(await bench.fired(plain)) == 30
+
+
+async def test_a_hand_of_a_shard_that_is_not_held_does_not_jump(bench: Bench) -> None:
+    await bench.job("job", every("1s"))
+    await bench.set_clock(bench.after(1000))
+    [hand] = await bench.hands()
+    holding = await bench.hold()
+    without = Holding(holding.holder, {s: t for s, t in holding.tokens.items() if s != hand.shard})
+    await cohorts.jump(bench.store, without, [Move(hand, bench.after(990), 989)])
+    assert await bench.hands() == [hand]
+
+
+async def test_an_occurrence_at_the_very_instant_of_an_edit_is_not_forgotten(bench: Bench) -> None:
+    """The hand is behind; the old membership ends with what was before the edit, the new one begins after it."""
+    job = await bench.job("job", every("5s"))
+    await bench.set_clock(bench.after(10))
+    await bench.change(job, bench.definition("job", every("5s"), args=["new"]))
+    await bench.tick_all()
+    covered = any(gap["from_at"] <= 10 < gap["to_at"] for gap in await bench.gaps(job))
+    assert 10 in await bench.fired(job) or covered
+
+
+async def test_a_gap_counts_only_what_a_job_that_ended_meanwhile_has_missed(bench: Bench) -> None:
+    job = await bench.job("job", every("1m"), ends_at=bench.after(180))
+    await bench.set_clock(bench.after(3600))
+    await bench.tick_all()
+    [gap] = await bench.gaps(job)
+    assert gap["count"] in (3, None)
+
+
+# Register
+
+
+async def test_a_one_shot_whose_instant_passed_during_a_pause_does_not_fire_at_resume(bench: Bench) -> None:
+    job = await bench.job("job", at(bench.after(3600)))
+    await bench.pause(job)
+    await bench.set_clock(bench.after(7200))
+    await bench.resume(job)
+    await bench.ring()
+    assert await bench.fired(job) == []
+
+
+async def test_a_one_shot_never_fires_again_once_its_history_is_gone(bench: Bench) -> None:
+    job = await bench.job("job", at(bench.after(60)))
+    await bench.set_clock(bench.after(60))
+    await bench.ring()
+    seat = await bench.seat()
+    await bench.end(seat, await bench.claim(seat))
+    await bench.set_clock(bench.after(40 * DAY))
+    await prune.prune(bench.store, await bench.now(), Retention())
+    await bench.pause(job)
+    await bench.resume(job)
+    assert await bench.timers(job) == []
+
+
+async def test_a_delay_job_that_is_edited_while_a_far_retry_waits_keeps_one_chain(bench: Bench) -> None:
+    patient = Retry(delays=["10m"])
+    job = await bench.job("job", delay("1m"), retry=patient)
+    await bench.set_clock(bench.after(60))
+    await bench.ring()
+    seat = await bench.seat()
+    await bench.fail(seat, await bench.claim_one(seat))  # its next attempt is ten minutes away
+    await bench.change(job, bench.definition("job", delay("2m"), retry=patient))
+    assert len(await bench.timers(job)) == 1
+
+
+async def test_a_change_of_a_job_that_does_not_exist_is_refused(bench: Bench) -> None:
+    job = await bench.job("job")
+    unknown = replace_tail(job)
+    with pytest.raises((NotFound, Conflict)):
+        await bench.change(unknown, bench.definition("ghost"), revision=3)
+
+
+async def test_two_nodes_that_declare_the_same_jobs_at_once_both_succeed(bench: Bench) -> None:
+    wanted = [bench.definition(f"job {n}", every("1h")) for n in range(20)]
+    await asyncio.gather(*(bench.declare(*wanted) for _ in range(3)))
+    wanted = [replace(d, priority=7) for d in wanted]
+    await asyncio.gather(*(bench.declare(*wanted) for _ in range(3)))
+    assert await bench.value("select array_agg(distinct revision) from jobs") == [2]
+
+
+async def test_declaring_arguments_with_a_tuple_again_changes_nothing(bench: Bench) -> None:
+    wanted = bench.definition("job", every("1h"), args=[(1, 2)], kwargs={"since": timedelta(hours=1)})
+    await bench.declare(wanted)
+    assert await bench.declare(wanted) == []
+
+
+async def test_declaring_a_name_in_another_unicode_form_again_changes_nothing(bench: Bench) -> None:
+    wanted = bench.definition("cafe\N{COMBINING ACUTE ACCENT}", every("1h"))
+    await bench.declare(wanted)
+    assert await bench.declare(wanted) == []
+
+
+async def test_declaring_a_name_twice_in_one_call_says_so(bench: Bench) -> None:
+    await bench.declare(bench.definition("job"))
+    with pytest.raises((InvalidInput, Conflict)):
+        await bench.declare(bench.definition("job", priority=1), bench.definition("job", priority=2))
+
+
+# Claim
+
+
+async def test_a_tenant_with_an_endless_backlog_does_not_starve_the_next(bench: Bench) -> None:
+    [second] = await bench.tenants(1)
+    for _ in range(60):
+        await bench.send()
+    for _ in range(3):
+        await bench.send(tenant=second)
+    seat, turn, served = await bench.seat(), Turn(), []
+    for _ in range(4):
+        taken, turn = await claim.claim(bench.store, seat, 10, turn)
+        served += [claimed.tenant_id for claimed in taken]
+    assert second in served
+
+
+async def test_a_run_that_waits_while_its_job_is_edited_keeps_task_and_arguments_together(bench: Bench) -> None:
+    job = await bench.job("job", every("1s"), task="greet", args=["hello"])
+    await bench.set_clock(bench.after(1))
+    await bench.tick_all()
+    await bench.change(job, bench.definition("job", every("1s"), task="delete_account", args=["everything"]))
+    seat = await bench.seat("greet", "delete_account")
+    claimed = await bench.claim_one(seat)
+    tasks = await bench.names.task_ids(["greet", "delete_account"])
+    assert (claimed.task_id, claimed.spec.args) in [
+        (tasks["greet"], ["hello"]),
+        (tasks["delete_account"], ["everything"]),
+    ]
+
+
+async def test_a_run_with_very_many_attempts_does_not_block_the_claims_of_others(bench: Bench) -> None:
+    """A handler that snoozes every ten seconds gets there within four days."""
+    tired = await bench.send()
+    await bench.sql("update queue set attempt = 32767, attempt_floor = 32767")
+    fresh = await bench.send()
+    taken = {claimed.key for claimed in await bench.claim(await bench.seat())}
+    assert taken == {tired.key, fresh.key}
+
+
+# Settle, reap and control
+
+
+@pytest.mark.parametrize("wait", ["10s", "10m"])
+async def test_a_retry_of_a_job_that_was_deleted_while_it_ran_comes_to_an_end(bench: Bench, wait: str) -> None:
+    job = await bench.job("job", every("1s"), retry=Retry(delays=[wait]))
+    await bench.set_clock(bench.after(1))
+    await bench.tick_all()
+    seat = await bench.seat()
+    claimed = await bench.claim_one(seat)
+    await bench.retire(job)
+    await bench.fail(seat, claimed)
+    await bench.set_clock(bench.after(1000))
+    await bench.ring()
+    await bench.end(seat, await bench.claim(seat))
+    assert await bench.state(claimed.key) in FINAL
+
+
+async def test_overlapping_reports_of_a_worker_and_its_reaper_do_not_deadlock(bench: Bench) -> None:
+    await bench.sql("alter system set deadlock_timeout = '50ms'")
+    for _ in range(400):
+        await bench.send()
+    seat = await bench.seat()
+    taken = sorted(await bench.claim(seat, 400), key=lambda c: c.key)
+    good, bad = Ending(outcome=Outcome.OK), Ending(outcome=Outcome.FAILED, error={"lineage": []})
+    mixed = [decide(c, bad if n % 2 else good) for n, c in enumerate(taken)]
+    lost = [decide(c, Ending(outcome=Outcome.LOST)) for c in taken]
+    for _ in range(12):
+        answers = await asyncio.gather(
+            *(queue.settle(bench.store, seat.worker_id, batch) for batch in (mixed, lost, mixed, lost)),
+            return_exceptions=True,
+        )
+        assert not [a for a in answers if isinstance(a, BaseException)]
+        await bench.sql("delete from attempts")
+        await bench.sql("delete from queue")
+        await bench.sql(
+            "insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, worker_id, shard, pool_id,"
+            " priority, attempt, cause, spec) select job_id, scheduled_for, slot, scheduled_for, tenant_id, task_id, $1,"
+            " shard, pool_id, priority, 1, cause, spec from runs",
+            seat.worker_id,
+        )
+
+
+async def test_a_cancel_that_meets_a_retry_on_its_way_back_cancels_it(bench: Bench) -> None:
+    sent = await bench.send()
+    seat = await bench.seat()
+    claimed = await bench.claim_one(seat)
+    async with bench.store.pool.acquire() as other:
+        transaction = other.transaction()
+        await transaction.start()
+        await other.execute(
+            "update queue set worker_id = null, claimed_at = null, available_at = bellringer.now() + interval '9 s'"
+        )  # as a settle does
+        cancelling = asyncio.create_task(bench.cancel(sent.key))
+        await blocked_by(bench, other)
+        await transaction.commit()
+    assert await cancelling in (State.CANCELLED, State.RUNNING)
+    assert claimed.attempt == 1
+
+
+async def test_a_run_that_was_asked_to_stop_and_given_back_is_not_run_again(bench: Bench) -> None:
+    sent = await bench.send()
+    seat = await bench.seat()
+    claimed = await bench.claim_one(seat)
+    assert await bench.cancel(sent.key) is State.RUNNING
+    await queue.give_back(bench.store, seat.worker_id, [(claimed.key, claimed.attempt)])
+    assert await bench.claim(seat) == []
+
+
+async def test_a_snooze_between_them_does_not_hide_a_lost_attempt(bench: Bench) -> None:
+    await bench.send(retry=Retry(9))
+    seat = await bench.seat()
+    for outcome in ("lost", "snooze", "lost", "lost"):
+        claimed = await bench.claim_one(seat)
+        if outcome == "snooze":
+            await bench.end(seat, claimed, snooze=timedelta(0))
+            continue
+        [held] = await queue.held(bench.store, seat.worker_id, 10)
+        batch = [decide(replace(held, lost=held.lost + 1), Ending(outcome=Outcome.LOST))]
+        await queue.settle(bench.store, seat.worker_id, batch)
+    assert await bench.value("select count(*) from dead_letters") == 1
+
+
+# Leases
+
+
+async def test_renewing_never_deadlocks_with_a_tick(bench: Bench) -> None:
+    await bench.job("job", every("1s"))
+    holding = await bench.hold()
+    keeper = PostgresLeases(bench.store)
+    for shard in (3, 60, 1, 40, 0, 63, 7):  # rows move about in their page with every renewal
+        await bench.sql("update leases set expires_at = expires_at where shard = $1", shard)
+    hands = [hand._replace(shard=s) for hand in await bench.hands(bench.after(5)) for s in sorted(holding.tokens)]
+
+    async def tick() -> None:
+        for _ in range(150):
+            await ticking.tick(bench.store, bench.names, holding, hands, bench.noon, Pace())
+
+    async def renew() -> None:
+        for n in range(150):
+            shards = sorted(holding.tokens)[n % 7 :: 1 + n % 3]
+            await keeper.renew(holding.holder, {s: holding.tokens[s] for s in shards})
+
+    await asyncio.gather(tick(), tick(), renew(), renew())
+
+
+# Reading
+
+
+async def test_pages_of_dead_letters_leave_nothing_out(bench: Bench) -> None:
+    for _ in range(5):
+        await bench.send(retry=Retry(1))
+    seat = await bench.seat()
+    await bench.fail(seat, await bench.claim(seat))  # all of them die at the same instant
+    first = await runs.dead(bench.store, 1, None, None, 3)
+    second = await runs.dead(bench.store, 1, first[-1].died_at, None, 3)
+    assert len({letter.key for letter in (*first, *second)}) == 5
+
+
+def replace_tail(job_id):  # type: ignore[no-untyped-def]
+    return type(job_id)(int=job_id.int ^ 1)
+
+
+async def blocked_by(bench: Bench, holder: asyncpg.pool.PoolConnectionProxy[asyncpg.Record]) -> None:
+    """Wait until somebody waits for a lock that this connection holds."""
+    pid = await holder.fetchval("select pg_backend_pid()")
+    for _ in range(500):
+        if await bench.value(
+            "select count(*) from pg_stat_activity where $1 = any (pg_blocking_pids(pid))", pid
+        ):
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("nobody came to wait")
+
+
+_ = cron

@@ -1,0 +1,34 @@
+"""Servers and databases for tests."""
+
+from __future__ import annotations
+
+import asyncpg
+import pytest
+
+from bellringer.testing.server import TestServer, at_database
+
+
+@pytest.mark.parametrize(
+    ("dsn", "moved"),
+    [
+        ("postgresql://u:p@host:5433/a?sslmode=require", "postgresql://u:p@host:5433/b?sslmode=require"),
+        ("postgresql://u@/a?host=/tmp/x", "postgresql://u@/b?host=/tmp/x"),
+        ("postgresql:///a?host=/tmp/x", "postgresql:///b?host=/tmp/x"),
+        ("postgresql://host/a", "postgresql://host/b"),
+    ],
+)
+def test_another_database_of_the_same_server(dsn: str, moved: str) -> None:
+    assert at_database(dsn, "b") == moved
+
+
+async def test_each_database_is_fresh_and_goes_again(bellringer_server: TestServer) -> None:
+    async with bellringer_server.database() as dsn:
+        connection = await asyncpg.connect(dsn)  # still open when the database is dropped
+        await connection.execute("insert into bellringer.tenants (name) values ('acme')")
+    async with bellringer_server.database() as other:
+        fresh = await asyncpg.connect(other)
+        assert await fresh.fetchval("select count(*) from bellringer.tenants") == 1
+        await fresh.close()
+    with pytest.raises(asyncpg.InvalidCatalogNameError):
+        await asyncpg.connect(dsn)
+    connection.terminate()
