@@ -154,8 +154,8 @@ class App:
         definitions = self.definitions()
         return await self.connection.call(lambda desk: desk.declare(definitions))
 
-    def run_worker(self, pools: Any = None, **options: Any) -> None:
-        """Serve this app's tasks in this process until it is told to stop."""
+    def run_worker(self, pools: Mapping[str, int] | None = None, **options: Any) -> None:
+        """Serve this app's tasks in this process until it is told to stop: `app.run_worker({"io": 8})`."""
         import_module("bellringer.assembly").run_worker(self, pools=pools, **options)
 
     def close(self) -> None:

@@ -14,10 +14,8 @@ from importlib import import_module, metadata
 from typing import Any, Final, Protocol
 
 import msgspec
-import uvicorn
 
 from bellringer import telemetry
-from bellringer.api.app import create_app
 from bellringer.clock import SystemClock
 from bellringer.config import Config, load
 from bellringer.errors import Unavailable
@@ -34,6 +32,7 @@ from bellringer.worker.service import Observer, Worker, WorkerSettings
 from bellringer.worker.target import Target
 
 PATIENCE: Final = 10.0  # seconds beyond its grace that a process may take to stop
+ORPHAN_GRACE: Final = 3.0
 CONNECTIONS_END: Final = 5  # seconds that open requests get when the server stops
 DEFAULT_POOLS: Final = ("short", "long")
 DEFAULT_SLOTS: Final = 50
@@ -66,6 +65,8 @@ def run_server(
     config: Config, listening: socket.socket, *, with_scheduler: bool = True, with_parent: bool = False
 ) -> None:
     """The API, and a scheduler in the same process unless it runs elsewhere."""
+
+    from bellringer.api.app import create_app  # noqa: PLC0415 - workers and schedulers do without
 
     async def main(stop: asyncio.Event) -> None:
         async with _opened(config, "bellringer server") as store:
@@ -164,24 +165,22 @@ def _scheduler(config: Config, store: Store) -> Scheduler:
     return Scheduler(store, PostgresLeases(store, config.lease), SystemClock(), settings)
 
 
-class _Server(uvicorn.Server):
-    """Signals are ours, not uvicorn's."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 async def _serve(api: Any, listening: socket.socket, stop: asyncio.Event) -> None:
-    server = _Server(
-        uvicorn.Config(
-            api,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=CONNECTIONS_END,
-        )
+    import uvicorn  # noqa: PLC0415 - workers and schedulers do without
+
+    class Server(uvicorn.Server):
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield  # signals are ours
+
+    settings = uvicorn.Config(
+        api,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=CONNECTIONS_END,
     )
+    server = Server(settings)
 
     async def end() -> None:
         await stop.wait()
@@ -260,8 +259,11 @@ async def _until_asked(main: Main, *, with_parent: bool) -> None:
 
 def _watch(descriptor: int, stop: asyncio.Event) -> None:
     if not os.read(descriptor, 4096):
-        asyncio.get_running_loop().remove_reader(descriptor)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(descriptor)
         stop.set()
+        # The parent's database went with it: nothing can be settled, and others will reap what we held.
+        loop.call_later(ORPHAN_GRACE, os._exit, 1)
 
 
 class _Bridge(logging.Handler):

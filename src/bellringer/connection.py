@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import json
 import os
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakSet
 
+from bellringer.dev import place
 from bellringer.errors import ConfigError
 from bellringer.portal import Portal
 
@@ -24,7 +24,6 @@ T = TypeVar("T")
 Act = Callable[["Desk"], Coroutine[Any, Any, T]]
 
 DSN: Final = "BELLRINGER_DSN"
-DEV: Final = Path(".bellringer") / "dev.json"
 
 
 class Connection:
@@ -43,7 +42,12 @@ class Connection:
     @property
     def dsn(self) -> str:
         """Where the database is: as given, or from the environment, or as `bellringer dev` has left it."""
-        return self._dsn or os.environ.get(DSN) or _left_by_dev(Path.cwd()) or _none()
+        if given := self._dsn or os.environ.get(DSN):
+            return given
+        dev = place.find(Path.cwd())
+        if dev is None:
+            raise ConfigError("no database", hint=f"run `bellringer dev`, or set {DSN}")
+        return dev.dsn
 
     def run(self, act: Act[T], *, instead: str) -> T:
         return self._portal.run(partial(self._at_desk, act), instead=instead)
@@ -104,22 +108,6 @@ class Connection:
         if opening is not None and self._loop is asyncio.get_running_loop():
             with suppress(Exception):  # an opening that failed has nothing to shut
                 await (await opening).close()
-
-
-def _left_by_dev(folder: Path) -> str | None:
-    """The database of a `bellringer dev` that runs in this folder, or in one above it."""
-    for place in (folder, *folder.parents):
-        try:
-            said = json.loads((place / DEV).read_text())
-            os.kill(int(said["pid"]), 0)
-            return str(said["dsn"])
-        except (OSError, ValueError, KeyError, TypeError):
-            continue  # there is none, it has ended, or it is another user's
-    return None
-
-
-def _none() -> str:
-    raise ConfigError("no database", hint=f"run `bellringer dev`, or set {DSN}")
 
 
 _CONNECTIONS: Final[WeakSet[Connection]] = WeakSet()

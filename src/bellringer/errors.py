@@ -71,6 +71,11 @@ class Conflict(BellringerError):
 
     code = "conflict"
 
+    def __init__(self, message: str, *, hint: str = "", pointer: str = "", code: str = "") -> None:
+        super().__init__(message, hint=hint, pointer=pointer)
+        if code:
+            self.code = code
+
 
 class RunFailed(BellringerError):
     """A run whose result was asked for ended as something other than succeeded."""

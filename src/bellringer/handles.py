@@ -95,13 +95,13 @@ class JobHandle:
         self,
         name: str,
         connection: Connection,
+        registry: Registry,
         *,
-        registry: Registry | None = None,
         declared: Sequence[str] = (),
     ) -> None:
         self.name = name
         self._connection = connection
-        self._registry = registry or Registry()
+        self._registry = registry
         self._declared = declared
 
     def get(self) -> Job:
@@ -186,7 +186,7 @@ class Jobs:
     def __getitem__(self, name: str) -> JobHandle:
         """The job of that name; whether there is one, the first act on it says."""
         ends_so = [full for full in self._declared() if full.rpartition(".")[2] == name]
-        return JobHandle(name, self._connection, registry=self._registry, declared=ends_so)
+        return JobHandle(name, self._connection, self._registry, declared=ends_so)
 
     async def alist(self, limit: int = 100) -> list[Job]:
         return await self._connection.call(lambda desk: desk.jobs(limit))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -46,13 +46,16 @@ class Definition:
     owner: str = "api"
     tags: tuple[str, ...] = ()
 
-    def checked(self, now: datetime) -> Definition:
-        """The same definition with its name in normal form, or the error that says what to change."""
+    def checked(self, now: datetime, known: Collection[Schedule] = ()) -> Definition:
+        """The same definition with its name in normal form, or the error that says what to change.
+
+        `known` are the schedules that the job has already: a one-shot among them may lie in the past.
+        """
         if self.priority not in PRIORITIES:
             raise InvalidInput(
                 f"priority {self.priority} is out of range 0–9 (higher first)", pointer="/priority", code="limit"
             )
-        _check_schedules(self.schedules, now)
+        _check_schedules(self.schedules, known, now)
         if self.starts_at and self.ends_at and self.ends_at < self.starts_at:
             raise InvalidInput("ends_at is before starts_at", pointer="/ends_at", code="limit")
         if len(self.tags) > MOST_TAGS:
@@ -86,7 +89,7 @@ class Definition:
         )
 
 
-def _check_schedules(schedules: tuple[Schedule, ...], now: datetime) -> None:
+def _check_schedules(schedules: tuple[Schedule, ...], known: Collection[Schedule], now: datetime) -> None:
     if len(schedules) > MOST_SCHEDULES:
         raise InvalidInput(
             f"a job takes at most {MOST_SCHEDULES} schedules", pointer="/schedules", code="limit"
@@ -100,7 +103,7 @@ def _check_schedules(schedules: tuple[Schedule, ...], now: datetime) -> None:
             code="schedule_invalid",
         )
     for schedule in schedules:
-        if isinstance(schedule, At):
+        if isinstance(schedule, At) and schedule not in known:
             _check_instant(schedule.instant, now)
 
 

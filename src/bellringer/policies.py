@@ -113,6 +113,8 @@ class Retry:
                 pointer=f"/retry/{unknown[0]}",
                 code="unknown_field",
             )
+        if not isinstance(document.get("delays", []), list | tuple):
+            raise InvalidInput("retry.delays must be a list of durations", pointer="/retry/delays", code="type")
         names = document.get("never_on", ())
         if not isinstance(names, list | tuple) or not all(isinstance(n, str) for n in names):
             raise InvalidInput(

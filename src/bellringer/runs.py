@@ -137,6 +137,8 @@ def decode_id(run_id: str) -> RunKey:
         number, slot = number >> 64, number & ((1 << 64) - 1)
     job, micros = number >> 64, (number & ((1 << 64) - 1)) - _BIAS
     try:
+        if slot >= 1 << 63 or (len(signs) == _LONG and slot == SCHEDULED_SLOT):
+            raise ValueError  # not one that encode_id would write
         return RunKey(UUID(int=job), _EPOCH + timedelta(microseconds=micros), slot)
     except (ValueError, OverflowError):
         raise NotFound("there is no such run") from None

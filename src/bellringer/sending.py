@@ -21,7 +21,7 @@ from bellringer.policies import Delivery, Retry
 from bellringer.runs import RunKey, Spec
 from bellringer.schedule import At, Schedule
 from bellringer.schedule.instants import read_instant
-from bellringer.tasks import Duration, Task, task_from
+from bellringer.tasks import Duration, Registry, Task, task_from
 from bellringer.worker.context import Context
 from bellringer.worker.control import Control
 from bellringer.worker.work import Work
@@ -132,12 +132,12 @@ class Prepared(Generic[P]):
     def schedule(self, schedule: Schedule, /, *args: Any, id: str, **kwargs: Any) -> JobHandle:  # noqa: A002
         definition = self._definition(schedule, id, args, kwargs)
         self.connection.run(lambda desk: desk.schedule(definition), instead="`await ….aschedule(…)`")
-        return JobHandle(id, self.connection)
+        return self._job(id)
 
     async def aschedule(self, schedule: Schedule, /, *args: Any, id: str, **kwargs: Any) -> JobHandle:  # noqa: A002
         definition = self._definition(schedule, id, args, kwargs)
         await self.connection.call(lambda desk: desk.schedule(definition))
-        return JobHandle(id, self.connection)
+        return self._job(id)
 
     def _send(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Act[RunHandle]:
         """A mistake in the arguments is told here, whether or not there is a database."""
@@ -166,6 +166,11 @@ class Prepared(Generic[P]):
             delivery=task.delivery,
             key=self.key,
         )
+
+    def _job(self, name: str) -> JobHandle:
+        registry = Registry()
+        registry.add(self.task)
+        return JobHandle(name, self.connection, registry)
 
     def _definition(
         self, schedule: Schedule, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]

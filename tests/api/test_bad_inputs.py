@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 
 from bellringer.store.pool import Store
+from bellringer.wire import (
+    ExecuteRequest,
+    JobRequest,
+    LettersRequest,
+    PauseRequest,
+    PreviewRequest,
+    TriggerRequest,
+)
 
 JOB = {"name": "a", "task": "demo"}
 JSON = {"Content-Type": "application/json"}
@@ -118,7 +128,7 @@ JOBS: list[tuple[str, Any, int, str, str]] = [
     ("unknown delivery", {**JOB, "delivery": "exactly_once"}, 422, "unknown_word", "/delivery"),
     ("endless attempts", {**JOB, "retry": 10**9}, 422, "limit", "/retry/attempts"),
     ("negative base", {**JOB, "retry": {"base": -1}}, 422, "duration_invalid", "/retry"),
-    ("delays is a number", {**JOB, "retry": {"delays": 5}}, 422, "type", "/retry"),
+    ("delays is a number", {**JOB, "retry": {"delays": 5}}, 422, "type", "/retry/delays"),
     ("timeout of years", {**JOB, "timeout": 86_400_000}, 422, "limit", "/timeout"),
     ("timeout 0", {**JOB, "timeout": 0}, 422, "limit", "/timeout"),
     ("timeout without a unit", {**JOB, "timeout": "90"}, 422, "duration_invalid", "/timeout"),
@@ -311,7 +321,7 @@ async def test_missing_foreign_and_garbage_ids_get_the_same_answer(
     before = await _counts(store)
     bodies = set()
     for name in [*IDS, job["job_id"], job["name"], run["run_id"]]:
-        body = {} if method in {"POST", "PATCH"} else None
+        body: dict[str, Any] | None = {} if method in {"POST", "PATCH"} else None
         response = await api.request(
             method, path.format(name), json=body, headers={"X-Request-Id": "the-same"}
         )
@@ -342,7 +352,7 @@ async def test_405_says_what_is_allowed(api: httpx2.AsyncClient) -> None:
 async def test_a_body_that_never_ends_is_cut_off(api: httpx2.AsyncClient) -> None:
     sent = 0
 
-    async def endless():  # type: ignore[no-untyped-def]
+    async def endless() -> AsyncIterator[bytes]:
         nonlocal sent
         while True:
             sent += 65_536
@@ -359,3 +369,41 @@ async def test_a_request_id_is_kept_if_it_is_harmless(api: httpx2.AsyncClient) -
     made = await api.get("/healthz", headers={"X-Request-Id": "<script>"})
     assert kept.headers["x-request-id"] == "abc-1"
     assert len(made.headers["x-request-id"]) == 32
+
+
+NASTY: list[Any] = [
+    None, True, -1, 0, 1.5, 10**18, 10**30, -(10**400), 1e308, "", " ", "x", "-", "0", "1e9", "9" * 70,
+    "\u202e", "x" * 5000, "\U0001f600", [], [[]], [None], ["x"], [{}], [[[1]]], {}, {"x": None},
+    {"": 1}, {"a": {"b": []}}, {"cron": None},
+    {"cron": 5}, {"every": None}, {"every": {}}, {"delay": "P1Y"}, {"at": None}, {"at": 0},
+    {"cron": "* * * * *", "tz": None}, {"cron": "* * * * *", "seconds": 1}, {"cron": "* * * * *", "dst": []},
+    {"every": "1m", "anchor": "x"}, {"every": "1m", "offset": []}, {"attempts": None}, {"attempts": 1.5},
+    {"delays": [None]}, {"delays": "10s"}, {"delays": {}}, {"base": []}, {"cap": "1y"}, {"never_on": [1]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "shape", "base"),
+    [
+        ("/api/v1/jobs", JobRequest, JOB),
+        ("/api/v1/jobs/execute", ExecuteRequest, {"task": "demo"}),
+        ("/api/v1/jobs/JOB/pause", PauseRequest, {}),
+        ("/api/v1/jobs/JOB/run", TriggerRequest, {}),
+        ("/api/v1/schedules/preview", PreviewRequest, {"schedule": {"every": "1m"}}),
+        ("/api/v1/dead-letters/discard", LettersRequest, {}),
+        ("PATCH /api/v1/jobs/JOB", JobRequest, {}),
+    ],
+)
+async def test_whatever_a_field_holds_it_is_taken_or_refused(
+    api: httpx2.AsyncClient, path: str, shape: type[msgspec.Struct], base: dict[str, Any]
+) -> None:
+    job = (await api.post("/api/v1/jobs", json={**JOB, "name": "of this test"})).json()
+    method, _, path = path.rpartition(" ")
+    path = path.replace("/JOB", f"/{job['job_id']}")
+    for field in msgspec.structs.fields(shape):
+        for number, value in enumerate(NASTY):
+            body = {**base, field.encode_name: value}
+            if path == "/api/v1/jobs" and field.name != "name":
+                body["name"] = f"{field.name} {number}"
+            response = await api.request(method or "POST", path, json=body)
+            assert response.status_code in {200, 202, 409, 422}, (body, response.text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime, timedelta
+from urllib.parse import quote
 
 import httpx2
 
@@ -70,7 +71,7 @@ async def test_a_job_is_accepted_and_can_be_read_back(api: httpx2.AsyncClient) -
 async def test_any_visible_name_is_a_name(api: httpx2.AsyncClient) -> None:
     for name in ("a/b", "50%", "<script>", "'; drop table jobs", "läuft 🎉", "x/runs", "?&#"):
         await _create(api, name=name)
-        found = await api.get(f"/api/v1/jobs/{_quoted(name)}")
+        found = await api.get(f"/api/v1/jobs/{quote(name, safe='')}")
         assert (found.status_code, found.json()["name"]) == (200, name)
         listed = await api.get("/api/v1/jobs", params={"name": name})
         assert [job["name"] for job in listed.json()["items"]] == [name]
@@ -78,12 +79,6 @@ async def test_any_visible_name_is_a_name(api: httpx2.AsyncClient) -> None:
         "items": [],
         "next_cursor": None,
     }
-
-
-def _quoted(name: str) -> str:
-    from urllib.parse import quote
-
-    return quote(name, safe="")
 
 
 async def test_leap_day_and_payload_alias_are_accepted(api: httpx2.AsyncClient) -> None:
@@ -213,7 +208,8 @@ async def test_a_deleted_job_is_gone_and_its_name_is_free(api: httpx2.AsyncClien
 
 async def test_pages_meet_without_gap_or_overlap(api: httpx2.AsyncClient) -> None:
     made = [(await _create(api, name=f"job {n}"))["job_id"] for n in range(7)]
-    seen, cursor = [], None
+    seen: list[object] = []
+    cursor = None
     while True:
         query = {"limit": 3, **({"cursor": cursor} if cursor else {})}
         page = (await api.get("/api/v1/jobs", params=query)).json()
@@ -221,7 +217,7 @@ async def test_pages_meet_without_gap_or_overlap(api: httpx2.AsyncClient) -> Non
         cursor = page["next_cursor"]
         if cursor is None:
             break
-    assert seen == sorted(made)
+    assert seen == sorted(made, key=str)
     assert (await api.get("/api/v1/runs", params={"cursor": "WyJqb2JzIixbIngiXV0"})).status_code == 400
 
 

@@ -60,6 +60,7 @@ async def test_execution_later_and_by_key(api: httpx2.AsyncClient, store: Store)
     again = await api.post("/api/v1/jobs/execute", json={"task": "demo"}, headers={"Idempotency-Key": "once"})
     assert (again.status_code, again.json()["created"]) == (200, False)
     assert again.json()["run_id"] == later["run_id"]
+    assert again.headers["idempotency-replayed"] == "true"
     assert again.headers["location"] == f"/api/v1/runs/{later['run_id']}"
 
 

@@ -1,8 +1,9 @@
-"""A bench for the steps of a run's life: the real database on a clock that stands still until a test moves it."""
+"""A bench for the steps of a run: the real database, on a clock that stands still until a test moves it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,6 +12,7 @@ from uuid import UUID, uuid4
 import asyncpg
 import pytest
 
+from bellringer.durations import parse_duration
 from bellringer.jobs import Definition
 from bellringer.leases import Holding
 from bellringer.lifecycle import claim, control, register, settle
@@ -31,6 +33,7 @@ from bellringer.store.runs import Run, Sent
 from bellringer.store.workers import Introduction
 
 SECOND = timedelta(seconds=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FAKE_CLOCK = """
 create table bellringer.test_clock (moment timestamptz);
 insert into bellringer.test_clock values ('{}');
@@ -58,6 +61,16 @@ class Bench:
         query = "update bellringer.test_clock set moment = moment + $1 returning moment"
         moment: datetime = await self.store.pool.fetchval(query, timedelta(seconds=seconds))
         return moment
+
+    async def start_clock(self, speed: float) -> None:
+        """Let the clock run from where it stands, so many times as fast as the real one."""
+        await self.sql("alter table test_clock add started timestamptz")
+        await self.sql("update test_clock set started = clock_timestamp()")
+        await self.sql(
+            "create or replace function bellringer.now() returns timestamptz language sql stable as "
+            f"'select moment + greatest(pg_catalog.now() - started, interval ''0'') * {speed} "
+            "from bellringer.test_clock'"
+        )
 
     async def now(self) -> datetime:
         return await self.store.now()
@@ -109,7 +122,8 @@ class Bench:
             f"'begin new.shard := {shard}; return new; end'"
         )
         await self.sql(
-            "create trigger one_shard before insert on bellringer.jobs for each row execute function bellringer.one_shard()"
+            "create trigger one_shard before insert on bellringer.jobs "
+            "for each row execute function bellringer.one_shard()"
         )
 
     # Firing
@@ -251,8 +265,41 @@ class Bench:
             "select from_at, to_at, count, reason, into_at from gaps where job_id = $1 order by 1", job_id
         )
         return [
-            {k: self.seconds(v) if isinstance(v, datetime) else v for k, v in dict(row).items()} for row in rows
+            {k: self.seconds(v) if isinstance(v, datetime) else v for k, v in dict(row).items()}
+            for row in rows
         ]
+
+    async def verify(self, until: datetime) -> list[str]:
+        """Complaints, where an occurrence after a job's registration has not exactly one run or gap.
+
+        What should have happened is worked out here, from nothing but the jobs' revisions: an `every`
+        schedule holds for the instants after a revision, up to and with the next one, while the job is active.
+        """
+        complaints = []
+        revisions: dict[UUID, list[tuple[datetime, timedelta | None]]] = {}
+        for row in await self.sql(
+            "select job_id, effective_at, definition from job_revisions order by job_id, revision"
+        ):
+            definition = json.loads(row["definition"])
+            active = not definition["paused_at"] and not definition["deleted_at"]
+            every = parse_duration(definition["schedules"][0]["every"]) if active else None
+            revisions.setdefault(row["job_id"], []).append((row["effective_at"], every))
+        for job_id, history in revisions.items():
+            expected: set[datetime] = set()
+            ends = [moment for moment, _ in history[1:]] + [until]
+            for (start, every), end in zip(history, ends, strict=True):
+                expected |= _multiples(every, start, end) if every else set()
+            rows = await self.sql("select scheduled_for from runs where job_id = $1 and slot = 0", job_id)
+            fired = {row[0] for row in rows}
+            assert len(fired) == len(rows)
+            spans = await self.sql("select from_at, to_at from gaps where job_id = $1", job_id)
+            gaps = {at for at in expected if any(start <= at < end for start, end in spans)}
+            complaints += [f"{job_id}: {self.seconds(at)} missed" for at in expected - fired - gaps]
+            complaints += [f"{job_id}: {self.seconds(at)} run and gap" for at in fired & gaps]
+            complaints += [
+                f"{job_id}: {self.seconds(at)} not asked for" for at in fired - expected if at <= until
+            ]
+        return complaints
 
     def seconds(self, moment: datetime) -> float:
         return (moment - self.noon).total_seconds()
@@ -267,15 +314,23 @@ class Bench:
     async def tenants(self, count: int) -> list[int]:
         """New tenants, beside the one that is there by default."""
         rows = await self.sql(
-            "insert into tenants (name) select 'tenant ' || n from generate_series(1, $1) n returning tenant_id", count
+            "insert into tenants (name) select 't' || n from generate_series(1, $1) n returning tenant_id",
+            count,
         )
         return sorted(row[0] for row in rows)
 
 
+def _multiples(interval: timedelta, after: datetime, until: datetime) -> set[datetime]:
+    """The instants, whole intervals from 1970, after one moment up to and with another."""
+    first = (after - EPOCH) // interval + 1
+    last = (until - EPOCH) // interval
+    return {EPOCH + n * interval for n in range(first, last + 1)}
+
+
 @pytest.fixture
-async def bench(store: Store, names: Names) -> AsyncIterator[Bench]:
+async def bench(store: Store, names: Names) -> Bench:
     """A bench whose clock stands at noon."""
     today = datetime.now(UTC).date()
     noon = datetime(today.year, today.month, today.day, 12, tzinfo=UTC) + timedelta(days=1)
     await store.pool.execute(FAKE_CLOCK.format(noon.isoformat()))
-    yield Bench(store, names, noon)
+    return Bench(store, names, noon)

@@ -110,7 +110,16 @@ def test_a_forked_child_connects_anew(bellringer_dsn: str) -> None:
         print(app.connection.run(lambda desk: desk._store.pool.fetchval(count), instead=""))
     """
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(code), bellringer_dsn],
+        [
+            sys.executable,
+            "-W",
+            "error",
+            "-W",
+            "ignore::DeprecationWarning",
+            "-c",
+            textwrap.dedent(code),
+            bellringer_dsn,
+        ],
         capture_output=True,
         text=True,
         check=False,

@@ -16,8 +16,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uuid_utils.compat import uuid7
 
-from bellringer.api import cluster, health, jobs, letters, metrics, problems, runs
-from bellringer.api.calls import Call, Handler, Service
+from bellringer.api import bodies, cluster, health, jobs, letters, metrics, problems, runs
+from bellringer.api.calls import PATIENCE, Call, Handler, Service
 from bellringer.api.problems import Refused
 from bellringer.clock import Clock
 from bellringer.store.names import Names
@@ -26,7 +26,6 @@ from bellringer.store.wakeups import Wakeups
 from bellringer.telemetry import log
 from bellringer.wire.asks import PREFIX
 
-PATIENCE: Final = 9.0  # seconds for a whole request: less than clients wait, so that they learn the reason
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _CHANGES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
@@ -110,8 +109,11 @@ class _Endpoint:
                 hint=f"use {self._allowed}",
                 headers={"Allow": self._allowed},
             )
-        async with asyncio.timeout(PATIENCE):
-            response = await handler(Call(self._service, Request(scope, receive)))
+        async with asyncio.timeout(bodies.PATIENCE + PATIENCE) as deadline:
+            call = Call(self._service, Request(scope, receive), deadline)
+            if method not in _CHANGES:
+                call.hurry()
+            response = await handler(call)
         await response(scope, receive, send)
 
 

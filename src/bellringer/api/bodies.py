@@ -107,6 +107,8 @@ def is_too_deep(data: bytes) -> bool:
     allowed number of passes is too deep; or it does not close, and if shallow the parser refuses it.
     """
     brackets = _STRING.sub(b"", data).translate(_BRACKETS, _OTHERS)
+    if b"[" * (DEEPEST + 1) in brackets:
+        return True
     for _ in range(DEEPEST):
         if b"[]" not in brackets:
             break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import re
@@ -31,6 +32,7 @@ from bellringer.wire import read
 
 S = TypeVar("S", bound=msgspec.Struct)
 
+PATIENCE: Final = 9.0  # seconds to answer: less than clients wait, so that they learn the reason
 WHO: Final = "api"  # until callers have names
 DEFAULT_LIMIT: Final = 50
 LIMITS: Final = range(1, 201)
@@ -62,6 +64,11 @@ class Call:
 
     service: Service
     request: Request
+    deadline: asyncio.Timeout
+
+    def hurry(self) -> None:
+        """All that the caller had to send is here: from now on it is the server's time that counts."""
+        self.deadline.reschedule(asyncio.get_running_loop().time() + PATIENCE)
 
     @property
     def store(self) -> Store:
@@ -75,7 +82,9 @@ class Call:
         return await self.service.names.tenant_id(self.service.tenant)
 
     async def document(self, *media: str, optional: bool = False) -> dict[str, Any]:
-        return await read_document(self.request, media=media or (JSON,), optional=optional)
+        document = await read_document(self.request, media=media or (JSON,), optional=optional)
+        self.hurry()
+        return document
 
     async def body(self, shape: type[S], *, optional: bool = False) -> S:
         return read(shape, await self.document(optional=optional))

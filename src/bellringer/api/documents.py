@@ -97,19 +97,14 @@ def _pause(stored: jobs.Job) -> Pause | None:
 
 
 def run_item(stored: runs.Run) -> RunItem:
-    return RunItem(**_run(stored, stored.claimed_at if stored.attempt == 1 else None))
+    return RunItem(**_run(stored))
 
 
 def run(stored: runs.Run, tries: Sequence[runs.AttemptRow], *, created: bool | None = None) -> Run:
-    """A run with its tries, from which an ended one takes what the queue knew of it."""
-    starts = [t.started_at for t in tries if t.started_at is not None]
-    first = min([*starts, stored.claimed_at] if stored.claimed_at else starts, default=None)
-    values = _run(stored, first)
+    """A run with its tries; an ended one was executed by the worker of its last."""
+    values = _run(stored)
     if tries and stored.state is not State.RUNNING:
-        last = tries[-1]
-        values["attempt"] = max(stored.attempt, *(t.attempt for t in tries))
-        values["started_at"] = last.started_at
-        values["worker_id"] = last.worker_id
+        values["worker_id"] = tries[-1].worker_id
     spec = stored.spec or Spec()
     return Run(
         **values,
@@ -121,8 +116,8 @@ def run(stored: runs.Run, tries: Sequence[runs.AttemptRow], *, created: bool | N
     )
 
 
-def _run(stored: runs.Run, first_start: datetime | None) -> dict[str, Any]:
-    key = stored.key
+def _run(stored: runs.Run) -> dict[str, Any]:
+    key, first_start = stored.key, stored.first_started_at
     late = None if first_start is None else (first_start - key.scheduled_for) / timedelta(milliseconds=1)
     return {
         "run_id": key.id,
@@ -136,7 +131,7 @@ def _run(stored: runs.Run, first_start: datetime | None) -> dict[str, Any]:
         "attempt": stored.attempt,
         "fired_at": stored.fired_at,
         "available_at": stored.available_at,
-        "started_at": stored.claimed_at,
+        "started_at": stored.started_at,
         "finished_at": stored.finished_at,
         "lateness_ms": None if late is None else round(late),
         "pool": stored.pool,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Final
+from uuid import UUID
 
 from starlette.responses import Response
 
@@ -30,7 +31,7 @@ async def listing(call: Call) -> Response:
     limit, fingerprint = call.limit(), query.get("fingerprint")
     of = f"dead letters {fingerprint or ''}"
     mark = call.cursor(of, LetterMark)
-    before = mark.died_at if mark else None
+    before = (mark.died_at, RunKey(mark.job_id, mark.scheduled_for, mark.slot)) if mark else None
     found = await runs.dead(call.store, await call.tenant_id(), before, fingerprint, limit + 1)
     following = None
     if len(found) > limit:
@@ -71,8 +72,9 @@ async def _apply(call: Call, act: Act) -> Bulk:
 async def _apply_to_many(call: Call, act: Act, fingerprint: str | None, now: datetime) -> Bulk:
     """Batch by batch, and only what had died before: a run that dies again does not come round."""
     tenant_id, count = await call.tenant_id(), 0
+    before = (now, RunKey(UUID(int=0), now))  # the least of the keys: of this very moment, none
     for _ in range(PASSES):
-        found = await runs.dead(call.store, tenant_id, now, fingerprint, BATCH)
+        found = await runs.dead(call.store, tenant_id, before, fingerprint, BATCH)
         if found:
             count += await act([letter.key for letter in found])
         if len(found) < BATCH:

@@ -44,7 +44,9 @@ SECONDS: Final = Histogram(
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
 )
 DATABASE_UP: Final = Gauge(
-    "bellringer_database_up", "Whether the last scrape could read the database", multiprocess_mode="livemin"
+    "bellringer_database_up",
+    "Whether the last scrape could read the database",
+    multiprocess_mode="livemostrecent",
 )
 
 FRESH: Final = 1.0  # seconds for which the gauges hold: many scrapers cost as much as one

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 
-import asyncpg
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -77,12 +76,8 @@ def _problem(error: Exception, request_id: str) -> tuple[Problem, Mapping[str, s
 
 
 def _code(error: BellringerError) -> str:
-    """A conflict's own code; the one that the database found tells by its cause what it is."""
-    if not isinstance(error, Conflict) or error.code != Conflict.code:
-        return error.code
-    if isinstance(error.__cause__, asyncpg.UniqueViolationError):
-        return "name_taken"
-    return "revision_conflict" if error.__cause__ is not None else "state_conflict"
+    """A conflict that says no more is one with the present state."""
+    return "state_conflict" if error.code == Conflict.code else error.code
 
 
 def _told(error: BellringerError, status: int, code: str, request_id: str) -> Problem:

@@ -28,28 +28,28 @@ async def execute(call: Call) -> Response:
     """Run a task without a job; the `Idempotency-Key` header is another place for `key`."""
     request = await call.body(ExecuteRequest)
     key = request.key if request.key is not None else call.request.headers.get("idempotency-key")
-    order = _order(request, key, await call.store.now())
+    now = None if request.delay is None else await call.store.now()
+    order = _order(request, key, now)
     try:
         sent = await send.send(call.store, call.names, order, tenant_id=await call.tenant_id())
     except InvalidInput as error:
         # An order is held to the rules of a job, and these point into a job's document.
         error.pointer = {"/schedule/at": _when(request), "/name": "/task"}.get(error.pointer, error.pointer)
         raise
-    if sent.created:
-        await call.service.wake(WORK, sent.key.scheduled_for.isoformat())
-        if order.at is not None:  # it may wait in a timer, and then a scheduler must look
-            await call.service.wake(HANDS)
-    status = 202 if sent.created else 200
-    return await run_reply(
-        call, sent.key, status, created=sent.created, Location=f"{PREFIX}/runs/{sent.key.id}"
-    )
+    where = f"{PREFIX}/runs/{sent.key.id}"
+    if not sent.created:
+        return await run_reply(call, sent.key, created=False, Location=where, Idempotency_Replayed="true")
+    await call.service.wake(WORK, sent.key.scheduled_for.isoformat())
+    if order.at is not None:  # it may wait in a timer, and then a scheduler must look
+        await call.service.wake(HANDS)
+    return await run_reply(call, sent.key, 202, created=True, Location=where)
 
 
 def _when(request: ExecuteRequest) -> str:
     return "/at" if request.at is not None else "/delay"
 
 
-def _order(request: ExecuteRequest, key: str | None, now: datetime) -> Order:
+def _order(request: ExecuteRequest, key: str | None, now: datetime | None) -> Order:
     g = Gathering()
     if request.at is not None and request.delay is not None:
         g.add(
@@ -77,9 +77,10 @@ def _order(request: ExecuteRequest, key: str | None, now: datetime) -> Order:
     return order
 
 
-def _moment(request: ExecuteRequest, now: datetime) -> datetime | None:
+def _moment(request: ExecuteRequest, now: datetime | None) -> datetime | None:
+    """When to run it; `now` is read only where a delay is to be added to it."""
     length = duration(request.delay, what="delay", least=timedelta(0), most=FARTHEST)
-    return instant(request.at, what="at") if length is None else now + length
+    return instant(request.at, what="at") if length is None or now is None else now + length
 
 
 async def listing(call: Call) -> Response:
@@ -106,8 +107,8 @@ async def _of_job(call: Call, job_id: UUID) -> Response:
     return _page(of, await runs.of_job(call.store, job_id, tenant_id, _before(mark), limit + 1), limit)
 
 
-def _before(mark: RunMark | None) -> datetime | None:
-    return mark.scheduled_for if mark else None
+def _before(mark: RunMark | None) -> RunKey | None:
+    return RunKey(mark.job_id, mark.scheduled_for, mark.slot) if mark else None
 
 
 def _page(of: str, found: list[runs.Run], limit: int) -> Response:
@@ -162,5 +163,5 @@ async def run_reply(
     stored = await runs.get(call.store, key, await call.tenant_id())
     if stored is None:
         raise no_run()
-    document = documents.run(stored, await runs.attempts(call.store, key), created=created)
-    return reply(document, status, **headers)
+    tries = [] if created else await runs.attempts(call.store, key)
+    return reply(documents.run(stored, tries, created=created), status, **headers)

@@ -61,4 +61,4 @@ def dev(
         target="bellringer.demo:app" if demo else app,
         dsn=config.dsn,
     )
-    Supervisor(plan, Paint(sys.stdout), os.environ).run()
+    click.get_current_context().exit(Supervisor(plan, Paint(sys.stdout), os.environ).run())

@@ -122,9 +122,7 @@ def worker(
 
     app: Any = load_target(target)
     if metrics_port is not None:
-        from prometheus_client import start_http_server
-
-        start_http_server(metrics_port)
+        _serve_metrics(config.host, metrics_port)
     assembly.run_worker(
         app,
         pools=pools,
@@ -135,6 +133,18 @@ def worker(
         joined=partial(_joined, app, live, ready_fd),
         with_parent=with_parent,
     )
+
+
+def _serve_metrics(host: str, port: int) -> None:
+    from prometheus_client import start_http_server
+
+    from bellringer.errors import ConfigError
+
+    try:
+        start_http_server(port, addr=host)
+    except OSError as error:
+        hint = "choose another --metrics-port"
+        raise ConfigError(f"metrics cannot be served on port {port}: {error.strerror}", hint=hint) from None
 
 
 async def _joined(app: Any, live: bool, ready_fd: int | None, store: Store) -> None:

@@ -20,7 +20,7 @@ from bellringer.dev.children import Child, cause
 from bellringer.dev.lines import Paint, say
 from bellringer.dev.place import Place
 from bellringer.engines.embedded import EmbeddedPostgres
-from bellringer.errors import BellringerError, Unavailable
+from bellringer.errors import Unavailable
 from bellringer.store.migrate import migrate
 from bellringer.store.pool import connect
 
@@ -43,8 +43,15 @@ class Plan:
     dsn: str | None = None  # None: a database of our own, in the folder
 
 
-class Asked(Exception):  # noqa: N818 - not an error: somebody asked us to stop while we started
-    pass
+class Asked(Exception):  # noqa: N818 - not an error: somebody asked us to stop
+    """Unwinds whatever we are at."""
+
+
+class ChildFailed(Exception):  # noqa: N818 - a verdict: the child itself has said why
+    """A child ended before it was ever ready, so there is no sense in starting it again."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
 
 
 class Supervisor:
@@ -60,8 +67,9 @@ class Supervisor:
         self._database_pid = 0
         self._looked_at = time.monotonic()
 
-    def run(self) -> None:
-        """Start all, keep it running, and stop it; returns when nothing of it runs any more."""
+    def run(self) -> int:
+        """Start all, keep it running, and stop it. Answers the exit code when nothing of it runs any more."""
+        code = 0
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup a hang-up stays ignored
                 signal.signal(number, self._ask)
@@ -73,10 +81,11 @@ class Supervisor:
                 self._start(dsn, undo)
                 self._keep()
             except Asked:
-                pass
-            if self._asked:
                 say(f"\n  {self._paint('stopping …', 'dim')}")
+            except ChildFailed as failure:
+                code = failure.code
         say(f"  stopped; {self._kept()}")
+        return code
 
     def _ask(self, *_: object) -> None:
         self._asked += 1
@@ -183,9 +192,9 @@ class Supervisor:
             place.bury(self._metrics, pid)
             code, pause = died
             if not child.was_ready:
-                raise Failed(
-                    f"the {child.name} {cause(code)} before it was ready", hint="see the lines above"
-                )
+                if code < 0:
+                    say(f"  the {child.name} {cause(code)} before it was ready")
+                raise ChildFailed(code if code > 0 else 1)
             say(f"  the {child.name} {cause(code)}; it starts again in {pause:g} s")
         now = time.monotonic()
         if self._database and now - self._looked_at > DATABASE_LOOK:
@@ -222,17 +231,9 @@ class Supervisor:
         return f"{parts.hostname or 'local'}{parts.path}"
 
     def _kept(self) -> str:
-        return (
-            f"the data is kept in {shown(self._plan.folder)}"
-            if not self._plan.dsn
-            else "the database was not touched"
-        )
-
-
-class Failed(BellringerError):  # noqa: N818 - named like its siblings
-    """A part of `bellringer dev` could not be started."""
-
-    code = "dev_failed"
+        if self._plan.dsn:
+            return "the database was left running"
+        return f"the data is kept in {shown(self._plan.folder)}"
 
 
 async def _migrate(dsn: str) -> int:

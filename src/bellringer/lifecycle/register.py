@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -13,7 +13,7 @@ from uuid_utils.compat import uuid7
 from bellringer.errors import NotFound, Unavailable
 from bellringer.jobs import Definition, shard_of
 from bellringer.payload import check_payload
-from bellringer.schedule import Row, to_document, to_row
+from bellringer.schedule import Row, Schedule, to_document, to_row
 from bellringer.store import history, jobs
 from bellringer.store.jobs import Instants, Registered, Stale
 from bellringer.store.names import Names
@@ -38,7 +38,10 @@ async def change(
     store: Store, names: Names, job_id: UUID, revision: int, definition: Definition, *, tenant_id: int, who: str
 ) -> Registered:
     """Change one job, if it still has the revision that the caller read."""
-    return (await _write(store, names, [(job_id, revision, definition)], tenant_id, who))[0]
+    job = await jobs.get(store, job_id, tenant_id)
+    if job is None:
+        raise NotFound("there is no such job")
+    return (await _write(store, names, [(job_id, revision, definition)], tenant_id, who, job.schedules))[0]
 
 
 async def declare(
@@ -88,10 +91,15 @@ async def _same(store: Store, job_id: UUID, tenant_id: int, definition: Definiti
 
 
 async def _write(
-    store: Store, names: Names, wanted: Sequence[tuple[UUID, int, Definition]], tenant_id: int, who: str
+    store: Store,
+    names: Names,
+    wanted: Sequence[tuple[UUID, int, Definition]],
+    tenant_id: int,
+    who: str,
+    known: Collection[Schedule] = (),
 ) -> list[Registered]:
     now = await store.now()
-    checked = [(job_id, revision, definition.checked(now)) for job_id, revision, definition in wanted]
+    checked = [(job_id, revision, definition.checked(now, known)) for job_id, revision, definition in wanted]
     for _, _, definition in checked:
         check_payload({"args": list(definition.args), "kwargs": dict(definition.kwargs)}, pointer="")
     rows = await _rows(names, checked, tenant_id)

@@ -95,7 +95,9 @@ async def register(store: Store, rows: Sequence[Mapping[str, Any]], who: str, in
         answer = await store.pool.fetch(_SQL.register, document, instants.asof, who, *instants.arguments())
     except asyncpg.UniqueViolationError as error:
         raise Conflict(
-            "a job of that name exists already", hint="choose another name, or change the job that has it"
+            "a job of that name exists already",
+            hint="choose another name, or change the job that has it",
+            code="name_taken",
         ) from error
     except asyncpg.PostgresError as error:
         raise translate(error) from error
@@ -160,7 +162,11 @@ def translate(error: asyncpg.PostgresError) -> Exception:
     if error.sqlstate == "BR001":
         return Stale()
     if error.sqlstate == "BR002":
-        return Conflict("the job was changed by someone else meanwhile", hint="read it again and repeat the change")
+        return Conflict(
+            "the job was changed by someone else meanwhile",
+            hint="read it again and repeat the change",
+            code="revision_conflict",
+        )
     return error
 
 

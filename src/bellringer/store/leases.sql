@@ -19,7 +19,7 @@ from unnest($2::smallint[], $3::bigint[]) u (shard, token)
 where l.shard = u.shard and l.token = u.token and l.holder = $1
 
 -- name: table
-select l.shard, l.holder, n.name as node, l.token, extract(epoch from l.expires_at - clock_timestamp())::float8 as seconds_left
+select l.shard, l.holder, n.name as node, l.token, extract(epoch from greatest(l.expires_at, 'epoch') - clock_timestamp())::float8 as seconds_left
 from leases l left join nodes n on n.node_id = l.holder order by l.shard
 
 -- name: beat

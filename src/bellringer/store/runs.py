@@ -60,6 +60,8 @@ class Run:
     revision: int | None
     available_at: datetime | None
     claimed_at: datetime | None
+    started_at: datetime | None  # of the attempt that runs, or of the one that ended the run
+    first_started_at: datetime | None
     finished_at: datetime | None
     worker_id: int | None
     blocked: int
@@ -168,12 +170,16 @@ async def get(store: Store, key: RunKey, tenant_id: int) -> Run | None:
     return _run(row) if row else None
 
 
-async def of_job(store: Store, job_id: UUID, tenant_id: int, before: datetime | None, most: int) -> list[Run]:
-    return [_run(row) for row in await store.pool.fetch(_SQL.of_job, job_id, tenant_id, before, most)]
+async def of_job(store: Store, job_id: UUID, tenant_id: int, before: RunKey | None, most: int) -> list[Run]:
+    """The newest runs of a job, those before the given one."""
+    mark = (before.scheduled_for, before.slot) if before else (None, None)
+    return [_run(row) for row in await store.pool.fetch(_SQL.of_job, job_id, tenant_id, *mark, most)]
 
 
-async def recent(store: Store, tenant_id: int, before: datetime | None, most: int) -> list[Run]:
-    return [_run(row) for row in await store.pool.fetch(_SQL.recent, tenant_id, before, most)]
+async def recent(store: Store, tenant_id: int, before: RunKey | None, most: int) -> list[Run]:
+    """The newest runs of a tenant, those before the given one."""
+    mark = (before.scheduled_for, before.job_id, before.slot) if before else (None, None, None)
+    return [_run(row) for row in await store.pool.fetch(_SQL.recent, tenant_id, *mark, most)]
 
 
 async def attempts(store: Store, key: RunKey) -> list[AttemptRow]:
@@ -189,9 +195,12 @@ async def logs(store: Store, key: RunKey, after: int, most: int) -> list[LogRow]
 
 
 async def dead(
-    store: Store, tenant_id: int, before: datetime | None, fingerprint: str | None, most: int
+    store: Store, tenant_id: int, before: tuple[datetime, RunKey] | None, fingerprint: str | None, most: int
 ) -> list[DeadLetter]:
-    rows = await store.pool.fetch(_SQL.dead, tenant_id, before, fingerprint, most)
+    """The newest dead letters, those before the given one."""
+    died_at, key = before or (None, None)
+    mark = (died_at, key.job_id, key.scheduled_for, key.slot) if key else (None, None, None, None)
+    rows = await store.pool.fetch(_SQL.dead, tenant_id, *mark, fingerprint, most)
     return [
         DeadLetter(
             key=RunKey(row["job_id"], row["scheduled_for"], row["slot"]),
@@ -235,7 +244,9 @@ def _run(row: asyncpg.Record) -> Run:
         key=RunKey(row["job_id"], row["scheduled_for"], row["slot"]),
         **{name: row[name] for name in names},
         state=state,
-        attempt=row["queue_attempt"] or row["timer_attempt"] or 0,
+        attempt=row["queue_attempt"] or row["timer_attempt"] or row["last_attempt"] or 0,
+        started_at=row["claimed_at"] or (row["last_started_at"] if ended else None),
+        first_started_at=row["first_started_at"] or row["claimed_at"],
         available_at=row["available_at"] or row["due_at"],
         finished_at=row["finished_at"] if ended else None,
         worker_id=row["worker_id"],

@@ -26,7 +26,8 @@ select k.job_id, k.scheduled_for, k.slot, j.name as job, t.name as task, p.name 
        coalesce(r.priority, m.priority) as priority, coalesce(r.cause, m.cause)::text as cause, coalesce(r.reason, '') as reason,
        r.fired_at, r.token, coalesce(r.revision, m.revision) as revision, coalesce(r.spec, m.spec, j.spec) as spec,
        q.available_at, q.attempt as queue_attempt, q.worker_id, q.claimed_at, q.blocked, q.cancel_requested, q.progress,
-       m.due_at, m.attempt as timer_attempt, e.ends_as::text as ends_as, e.finished_at, e.result, e.error
+       m.due_at, m.attempt as timer_attempt, e.ends_as::text as ends_as, e.finished_at, e.result, e.error,
+       e.attempt as last_attempt, e.started_at as last_started_at, f.first_started_at
 from k
 left join runs r on r.job_id = k.job_id and r.scheduled_for = k.scheduled_for and r.slot = k.slot and r.tenant_id = $4
 left join queue q on q.job_id = k.job_id and q.scheduled_for = k.scheduled_for and q.slot = k.slot and q.tenant_id = $4
@@ -35,44 +36,57 @@ left join jobs j on j.job_id = k.job_id
 left join tasks t on t.task_id = coalesce(r.task_id, m.task_id)
 left join pools p on p.pool_id = coalesce(r.pool_id, m.pool_id)
 left join lateral (
-  select a.ends_as, a.finished_at, a.result, a.error from attempts a
+  select a.ends_as, a.finished_at, a.result, a.error, a.attempt, a.started_at from attempts a
   where a.job_id = k.job_id and a.scheduled_for = k.scheduled_for and a.slot = k.slot and a.ends_as is not null
   order by a.finished_at desc, a.attempt desc limit 1) e on true
+left join lateral (
+  select min(a.started_at) as first_started_at from attempts a
+  where a.job_id = k.job_id and a.scheduled_for = k.scheduled_for and a.slot = k.slot) f on true
 where r.job_id is not null or m.job_id is not null
 
 -- name: of_job
--- The newest runs of one job, before $3 where it is given.
+-- The newest runs of one job, those before ($3, $4) where it is given.
 select r.job_id, r.scheduled_for, r.slot, j.name as job, t.name as task, p.name as pool, r.priority, r.cause::text as cause,
        coalesce(r.reason, '') as reason, r.fired_at, r.token, r.revision, null::jsonb as spec,
        q.available_at, q.attempt as queue_attempt, q.worker_id, q.claimed_at, q.blocked, q.cancel_requested, q.progress,
-       m.due_at, m.attempt as timer_attempt, e.ends_as::text as ends_as, e.finished_at, null::jsonb as result, e.error
-from (select * from runs where job_id = $1 and tenant_id = $2 and ($3::timestamptz is null or scheduled_for < $3)
-      order by scheduled_for desc, slot desc limit $4) r
+       m.due_at, m.attempt as timer_attempt, e.ends_as::text as ends_as, e.finished_at, null::jsonb as result, e.error,
+       e.attempt as last_attempt, e.started_at as last_started_at, f.first_started_at
+from (select * from runs where job_id = $1 and tenant_id = $2
+        and ($3::timestamptz is null or (scheduled_for <= $3 and (scheduled_for, slot) < ($3, $4::bigint)))
+      order by scheduled_for desc, slot desc limit $5) r
 join tasks t on t.task_id = r.task_id join pools p on p.pool_id = r.pool_id left join jobs j on j.job_id = r.job_id
 left join queue q on q.job_id = r.job_id and q.scheduled_for = r.scheduled_for and q.slot = r.slot
 left join timers m on m.job_id = r.job_id and m.scheduled_for = r.scheduled_for and m.slot = r.slot
 left join lateral (
-  select a.ends_as, a.finished_at, a.error from attempts a
+  select a.ends_as, a.finished_at, a.error, a.attempt, a.started_at from attempts a
   where a.job_id = r.job_id and a.scheduled_for = r.scheduled_for and a.slot = r.slot and a.ends_as is not null
   order by a.finished_at desc, a.attempt desc limit 1) e on true
+left join lateral (
+  select min(a.started_at) as first_started_at from attempts a
+  where a.job_id = r.job_id and a.scheduled_for = r.scheduled_for and a.slot = r.slot) f on true
 order by r.scheduled_for desc, r.slot desc
 
 -- name: recent
--- The newest runs of a tenant, before $2 where it is given.
+-- The newest runs of a tenant, those before ($2, $3, $4) where it is given; many share an instant.
 select r.job_id, r.scheduled_for, r.slot, j.name as job, t.name as task, p.name as pool, r.priority, r.cause::text as cause,
        coalesce(r.reason, '') as reason, r.fired_at, r.token, r.revision, null::jsonb as spec,
        q.available_at, q.attempt as queue_attempt, q.worker_id, q.claimed_at, q.blocked, q.cancel_requested, q.progress,
-       m.due_at, m.attempt as timer_attempt, e.ends_as::text as ends_as, e.finished_at, null::jsonb as result, e.error
-from (select * from runs where tenant_id = $1 and ($2::timestamptz is null or scheduled_for < $2)
-      order by scheduled_for desc limit $3) r
+       m.due_at, m.attempt as timer_attempt, e.ends_as::text as ends_as, e.finished_at, null::jsonb as result, e.error,
+       e.attempt as last_attempt, e.started_at as last_started_at, f.first_started_at
+from (select * from runs where tenant_id = $1
+        and ($2::timestamptz is null or (scheduled_for <= $2 and (scheduled_for, job_id, slot) < ($2, $3::uuid, $4::bigint)))
+      order by scheduled_for desc, job_id desc, slot desc limit $5) r
 join tasks t on t.task_id = r.task_id join pools p on p.pool_id = r.pool_id left join jobs j on j.job_id = r.job_id
 left join queue q on q.job_id = r.job_id and q.scheduled_for = r.scheduled_for and q.slot = r.slot
 left join timers m on m.job_id = r.job_id and m.scheduled_for = r.scheduled_for and m.slot = r.slot
 left join lateral (
-  select a.ends_as, a.finished_at, a.error from attempts a
+  select a.ends_as, a.finished_at, a.error, a.attempt, a.started_at from attempts a
   where a.job_id = r.job_id and a.scheduled_for = r.scheduled_for and a.slot = r.slot and a.ends_as is not null
   order by a.finished_at desc, a.attempt desc limit 1) e on true
-order by r.scheduled_for desc, r.slot desc
+left join lateral (
+  select min(a.started_at) as first_started_at from attempts a
+  where a.job_id = r.job_id and a.scheduled_for = r.scheduled_for and a.slot = r.slot) f on true
+order by r.scheduled_for desc, r.job_id desc, r.slot desc
 
 -- name: attempts
 select a.attempt, a.outcome::text as outcome, a.ends_as::text as ends_as, a.started_at, a.finished_at, a.worker_id, w.name as worker,
@@ -87,8 +101,9 @@ where job_id = $1 and scheduled_for = $2 and slot = $3 and line > $4 order by li
 -- name: dead
 select d.job_id, d.scheduled_for, d.slot, j.name as job, t.name as task, d.attempt, d.died_at, d.reason, d.error, d.fingerprint
 from dead_letters d join tasks t on t.task_id = d.task_id left join jobs j on j.job_id = d.job_id
-where d.tenant_id = $1 and ($2::timestamptz is null or d.died_at < $2) and ($3::text is null or d.fingerprint = $3)
-order by d.died_at desc limit $4
+where d.tenant_id = $1 and ($6::text is null or d.fingerprint = $6)
+  and ($2::timestamptz is null or (d.died_at <= $2 and (d.died_at, d.job_id, d.scheduled_for, d.slot) < ($2, $3::uuid, $4::timestamptz, $5::bigint)))
+order by d.died_at desc, d.job_id desc, d.scheduled_for desc, d.slot desc limit $7
 
 -- name: dead_count
 select t.name as task, count(*) as count from (select task_id from dead_letters limit 100000) d

@@ -128,6 +128,7 @@ class Engine:
     async def drain(self, *, with_retries: bool = False) -> Self:
         """Execute what is ready, one after the other, until nothing is.
 
+        So a handler that waits for a run that it has sent waits for ever; let it look with a timeout.
         Retries and snoozes that fall due later are left for `advance`; `with_retries` advances to them.
         """
         for _ in range(MOST_ATTEMPTS):

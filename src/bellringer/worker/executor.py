@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from math import inf
 from typing import Any, Final
 
@@ -66,30 +67,40 @@ class Executor:
 
     async def execute(self, work: Work) -> Ending:
         """Execute one attempt. Whatever its handler does, there is an ending; nothing is raised."""
+        end = self.start(work)
+        attempt = self._running.get((work.key, work.attempt))
+        try:
+            return await end
+        except asyncio.CancelledError:  # the worker itself is torn down
+            if attempt is not None:
+                self._stop(attempt, "the worker stopped")
+            raise
+
+    def start(self, work: Work) -> asyncio.Future[Ending]:
+        """Begin one attempt; the future is its ending. The caller needs no task of its own to wait for it."""
+        end: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         task = self._registry.get(work.task)
         if task is None:
-            return self._unknown(work)
+            end.set_result(self._unknown(work))
+            return end
         lane = self._lane(task)
-        end = asyncio.get_running_loop().create_future()
         attempt = Attempt(work, task, lane, end=end, monotonic=self._monotonic, changed=self._moved.append)
-        name = (work.key, work.attempt)
+        self._running[work.key, work.attempt] = attempt
+        end.add_done_callback(partial(self._ended, attempt))
         try:
             if lane is not self._processes:  # a child converts its own
                 self._prepare(attempt)
-            self._running[name] = attempt
             lane.start(attempt)
             if work.spec.timeout or work.spec.heartbeat:
                 self._watch(attempt)
-            return await attempt.end
-        except asyncio.CancelledError:  # the worker itself is torn down
-            self._stop(attempt, "the worker stopped")
-            raise
         except Exception as error:  # noqa: BLE001 - an argument that cannot be converted; no thread to be had
-            return endings.raised(error)
-        finally:
-            self._running.pop(name, None)
-            if attempt.timer is not None:
-                attempt.timer.cancel()
+            attempt.settle(endings.raised(error))
+        return end
+
+    def _ended(self, attempt: Attempt, _end: asyncio.Future[Ending]) -> None:
+        self._running.pop((attempt.work.key, attempt.work.attempt), None)
+        if attempt.timer is not None:
+            attempt.timer.cancel()
 
     def cancel(self, key: RunKey, attempt: int, reason: str) -> bool:
         """Ask one running attempt to cancel. False: it is not running here."""

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -79,7 +80,7 @@ class Worker:
         self._settler = Settler(store, clock, self._strike_again)
         self._strikes = Strikes()
         self._wakes: list[Wake] = []
-        self._running: dict[asyncio.Task[None], tuple[Seats, Claimed]] = {}
+        self._running: dict[asyncio.Future[Ending], Claimed] = {}
         self._cancel_wake = Wake()
         self._stopping = False
         self.worker_id = 0
@@ -175,15 +176,11 @@ class Worker:
 
     def _fill(self, seats: Seats) -> None:
         """Seat what waits, as far as there are seats."""
-        loop = asyncio.get_running_loop()
         while seats.waiting and seats.busy < seats.slots and not self._stopping:
-            claimed = seats.waiting.popleft()
             seats.busy += 1
-            task = loop.create_task(self._execute(seats, claimed))
-            self._running[task] = (seats, claimed)
-            task.add_done_callback(self._running.pop)
+            self._start(seats, seats.waiting.popleft())
 
-    async def _execute(self, seats: Seats, claimed: Claimed) -> None:
+    def _start(self, seats: Seats, claimed: Claimed) -> None:
         work = Work(
             key=claimed.key,
             attempt=claimed.attempt,
@@ -198,16 +195,24 @@ class Worker:
         if claimed.attempt == 1:
             late = (self._time.now() - claimed.key.scheduled_for).total_seconds()
             one_of(START_LATENESS, seats.pool).observe(max(late, 0.0))
-        if observer := self._settings.observer:
-            observer("started", work, None)
-        worker_id = self.worker_id
-        ending = await self._executor.execute(work)
+        if self._settings.observer:
+            self._settings.observer("started", work, None)
+        end = self._executor.start(work)
+        self._running[end] = claimed
+        end.add_done_callback(partial(self._ended, self.worker_id, seats, claimed, work))
+
+    def _ended(
+        self, worker_id: int, seats: Seats, claimed: Claimed, work: Work, end: asyncio.Future[Ending]
+    ) -> None:
+        """Settle an ending, under the number that claimed it, and give its seat to the next."""
+        if self._running.pop(end, None) is None:  # the grace was over; it was given back
+            return
         faults.point("execute.done")
-        settled = decide(claimed, ending)
+        settled = decide(claimed, end.result())
         self._settler.add(worker_id, settled)
         account(claimed, work.task, settled)
-        if observer:
-            observer("finished", work, settled)
+        if self._settings.observer:
+            self._settings.observer("finished", work, settled)
         seats.finished()
         self._fill(seats)
         if seats.worth_claiming():
@@ -238,7 +243,7 @@ class Worker:
         if await workers.beat(self._store, self.worker_id, len(self._running), state):
             return
         log.warning("this worker was declared lost; it starts over", worker_id=self.worker_id)
-        for _, claimed in list(self._running.values()):
+        for claimed in list(self._running.values()):
             self._executor.cancel(claimed.key, claimed.attempt, "this worker was declared lost")
         await self._join()
 
@@ -265,12 +270,10 @@ class Worker:
             log.info("draining", running=len(self._running), grace_s=self._settings.grace.total_seconds())
             left = max(deadline - self._clock.monotonic(), 0.0)
             await asyncio.wait(list(self._running), timeout=left)
-        unfinished = dict(self._running)
-        for task in unfinished:
-            task.cancel()
-        await asyncio.gather(*unfinished, return_exceptions=True)
+        unfinished = list(self._running.values())
+        self._running.clear()
         await self._executor.close()  # a child process is dead before its run is anybody else's
-        for _, claimed in unfinished.values():
+        for claimed in unfinished:
             self._settler.add(self.worker_id, _interrupted(claimed))
         await self._settler.drained()
         await self._report()

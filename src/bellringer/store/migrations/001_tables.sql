@@ -260,12 +260,13 @@ create index dead_letters_day on dead_letters (scheduled_for);
 
 create table send_keys (
   tenant_id     integer not null,
+  task_id       integer not null,
   key           text not null,
   job_id        uuid not null,
   scheduled_for timestamptz not null,
   slot          bigint not null,
   expires_at    timestamptz not null,
-  primary key (tenant_id, key)
+  primary key (tenant_id, task_id, key)
 );
 create index send_keys_expired on send_keys (expires_at);
 

@@ -91,9 +91,10 @@ begin
 
   insert into timers (job_id, scheduled_for, slot, due_at, shard, pool_id, priority, tenant_id, task_id, revision, cause, rearms)
   select j.job_id, w.at, 0, w.at, j.shard, j.pool_id, j.priority, j.tenant_id, j.task_id, j.revision, 'schedule', j.delay is not null
-  from jobs j cross join lateral (select coalesce(j.once_at, greatest(p_at + j.delay, j.starts_at)) as at) w
+  from jobs j cross join lateral (
+    select coalesce(j.once_at, case when j.delay is not null then greatest(p_at + j.delay, j.starts_at) end) as at) w
   where j.job_id = any (p_jobs) and j.enabled and j.paused_at is null and j.deleted_at is null
-    and w.at is not null and (j.ends_at is null or j.ends_at >= w.at)
+    and w.at >= p_at - interval '1 minute' and (j.ends_at is null or j.ends_at >= w.at)
     and not exists (select 1 from runs r where r.job_id = j.job_id and r.scheduled_for = w.at and r.slot = 0)
     and (j.delay is null or not exists (select 1 from queue q where q.job_id = j.job_id and q.rearms))
   on conflict do nothing;
@@ -191,6 +192,9 @@ begin
   perform lock_shards_shared(array[p_job], '{}');
   perform check_fresh(p_asof);
   t := bellringer.now();
+  insert into gaps (job_id, from_at, to_at, reason, recorded_at)      -- resume never fires the past
+  select job_id, paused_at, t, 'paused', t from jobs
+  where job_id = p_job and tenant_id = p_tenant and deleted_at is null and paused_at < t on conflict do nothing;
   update jobs set paused_at = null, paused_by = null, paused_reason = null, paused_until = null,
                   revision = revision + 1, updated_at = t
   where job_id = p_job and tenant_id = p_tenant and deleted_at is null and paused_at is not null returning revision into r;

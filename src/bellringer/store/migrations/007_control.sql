@@ -10,13 +10,13 @@ declare t timestamptz := bellringer.now();
 begin
   o_job_id := p_job; o_scheduled_for := coalesce(p_at, t); o_slot := 0; o_created := true;
   if p_key is not null then
-    delete from send_keys where tenant_id = p_tenant and key = p_key and expires_at <= t;
-    insert into send_keys (tenant_id, key, job_id, scheduled_for, slot, expires_at)
-    values (p_tenant, p_key, o_job_id, o_scheduled_for, 0, greatest(o_scheduled_for, t) + interval '1 day')
+    delete from send_keys where tenant_id = p_tenant and task_id = p_task and key = p_key and expires_at <= t;
+    insert into send_keys (tenant_id, task_id, key, job_id, scheduled_for, slot, expires_at)
+    values (p_tenant, p_task, p_key, o_job_id, o_scheduled_for, 0, greatest(o_scheduled_for, t) + interval '1 day')
     on conflict do nothing;
     if not found then
       select s.job_id, s.scheduled_for, s.slot, false into o_job_id, o_scheduled_for, o_slot, o_created
-      from send_keys s where s.tenant_id = p_tenant and s.key = p_key;
+      from send_keys s where s.tenant_id = p_tenant and s.task_id = p_task and s.key = p_key;
       return;
     end if;
   end if;

@@ -1,0 +1,90 @@
+"""Processes and their database: migrate, refuse a wrong schema, use any PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import asyncpg
+import pytest
+
+BELLRINGER = Path(sys.executable).with_name("bellringer")
+
+
+@pytest.fixture
+def empty(server: str) -> Iterator[str]:
+    """A database in which nothing is."""
+    name = f"empty_{uuid4().hex[:12]}"
+    asyncio.run(_execute(server, f"create database {name}"))
+    yield server.replace("/bellringer?", f"/{name}?")
+    asyncio.run(_execute(server, f"drop database {name} with (force)"))
+
+
+async def _execute(dsn: str, statement: str) -> None:
+    connection = await asyncpg.connect(dsn)
+    await connection.execute(statement)
+    await connection.close()
+
+
+def call(folder: Path, dsn: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("BELLRINGER_")}
+    return subprocess.run(
+        [BELLRINGER, *arguments],
+        cwd=folder,
+        env={**environ, "BELLRINGER_DSN": dsn},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "process", [["server", "--port", "0"], ["scheduler"], ["worker", "bellringer.demo:app"]]
+)
+def test_a_process_refuses_a_database_without_its_schema(
+    tmp_path: Path, empty: str, process: list[str]
+) -> None:
+    done = call(tmp_path, empty, *process)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: the database is at schema 0, this program needs ")
+    assert done.stderr.endswith("hint: run `bellringer migrate`\n")
+
+
+def test_migrate_applies_all_once_and_status_tells(tmp_path: Path, empty: str) -> None:
+    before = call(tmp_path, empty, "migrate", "status")
+    assert before.returncode == 1
+    assert "pending  001_" in before.stdout
+    assert "applied 001_" in call(tmp_path, empty, "migrate").stdout
+    assert call(tmp_path, empty, "migrate").stdout == "the schema is current\n"
+    after = call(tmp_path, empty, "migrate", "status")
+    assert after.returncode == 0
+    assert "pending" not in after.stdout
+
+
+def test_dev_uses_the_database_that_it_is_given(tmp_path: Path, empty: str) -> None:
+    said = tmp_path / "said.log"
+    with said.open("wb") as output:
+        dev = subprocess.Popen(
+            [BELLRINGER, "dev", "--port", "0"],
+            cwd=tmp_path,
+            env={**os.environ, "BELLRINGER_DSN": empty},
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        end = time.monotonic() + 20
+        while "ready on" not in said.read_text() and time.monotonic() < end:
+            time.sleep(0.1)
+        assert "no app was given" in said.read_text()
+        assert not (tmp_path / ".bellringer" / "postgres").exists()
+    finally:
+        dev.send_signal(signal.SIGINT)
+        assert dev.wait(15) == 0
