@@ -48,7 +48,9 @@ async def every(
         except survives as error:
             failures += 1
             ERRORS.labels(name).inc()
-            log.warning("step failed", step=name, failures=failures, error=f"{type(error).__name__}: {error}")
+            if failures == 1 or failures % 20 == 0:  # one line for an outage, and a reminder now and then
+                told = f"{type(error).__name__}: {error}"
+                log.warning("step failed", step=name, failures=failures, error=told)
         pause = seconds if not failures else min(SLOWEST_RETRY, max(seconds, 0.1) * (1 << min(failures, 6)))
         spread = 0.8 + 0.4 * random.random()  # noqa: S311 - so that nodes do not march in step
         await wake.wait(pause * spread)

@@ -20,7 +20,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No server and no database is named, nearby or in the environment."""
     monkeypatch.chdir(tmp_path)
     for name in ("BELLRINGER_DSN", "BELLRINGER_URL", "BELLRINGER_DEBUG"):
-        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "")  # as if it were not there; and what a command sets is undone
 
 
 def call(*arguments: str) -> Result:
@@ -56,6 +56,13 @@ def test_help_lists_the_commands_without_importing_them() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "Everything on this machine" in done.stdout
+
+
+@pytest.mark.parametrize("path", [[], ["jobs"]], ids=["alone", "jobs"])
+def test_a_group_without_a_command_shows_its_help(path: list[str]) -> None:
+    result = call(*path)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("Usage: bellringer")
 
 
 def test_the_version_is_told() -> None:

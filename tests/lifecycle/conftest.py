@@ -122,7 +122,7 @@ class Bench:
             f"'begin new.shard := {shard}; return new; end'"
         )
         await self.sql(
-            "create trigger one_shard before insert on bellringer.jobs "
+            "create or replace trigger one_shard before insert on bellringer.jobs "
             "for each row execute function bellringer.one_shard()"
         )
 
@@ -273,7 +273,7 @@ class Bench:
         """Complaints, where an occurrence after a job's registration has not exactly one run or gap.
 
         What should have happened is worked out here, from nothing but the jobs' revisions: an `every`
-        schedule holds for the instants after a revision, up to and with the next one, while the job is active.
+        schedule holds for the instants after a revision, up to and with the next, while the job is active.
         """
         complaints = []
         revisions: dict[UUID, list[tuple[datetime, timedelta | None]]] = {}

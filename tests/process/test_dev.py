@@ -198,7 +198,18 @@ def test_the_command_line_steers_it(dev: Dev) -> None:
     (dev.folder / "app.py").write_text(APP)
     dev.start("app.py")
     made = dev.call(
-        "jobs", "create", "mishap", "break", "--cron", "0 0 1 1 *", "--arg", "what=the bell", "-o", "name"
+        "jobs",
+        "create",
+        "mishap",
+        "break",
+        "--cron",
+        "0 0 1 1 *",
+        "--arg",
+        "what=the bell",
+        "--attempts",
+        "1",
+        "-o",
+        "name",
     )
     assert (made.exit_code, made.stdout) == (0, "mishap\n"), made.stderr
     assert dev.call("jobs", "create", "mishap", "break").exit_code == 5

@@ -113,6 +113,9 @@ class Root(Group):
             answer = click.Group.main(self, *args, standalone_mode=False, **kwargs)  # type: ignore[call-overload]
             sys.stdout.flush()
             return answer if isinstance(answer, int) else 0
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message(), err=True)
+            return USAGE
         except (click.Abort, KeyboardInterrupt):
             return INTERRUPTED
         except BrokenPipeError:

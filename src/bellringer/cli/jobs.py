@@ -39,7 +39,7 @@ def jobs() -> None:
     bellringer jobs list --tag nightly -o name
     """,
 )
-@click.option("--tag", help="Only those with this tag.")
+@click.option("--tag", help="Only those with this tag, of the jobs that --limit reaches.")
 @limit_option
 @output_option(*LIST)
 @with_client

@@ -101,9 +101,13 @@ class Child:
         """Ask it to stop."""
         self._signal(signal.SIGTERM)
 
-    def end(self) -> None:
-        """End it at once."""
+    def kill(self) -> None:
+        """End it at once, without waiting for it: signal handlers may not wait."""
         self._signal(signal.SIGKILL)
+
+    def end(self) -> None:
+        """End it, and wait until it is gone."""
+        self.kill()
         if self._process:
             self._process.wait()
 

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from bellringer.errors import ConfigError
+
 FOLDER: Final = ".bellringer"
 FILE: Final = "dev.json"
 
@@ -56,11 +58,20 @@ def remove(folder: Path) -> None:
         (folder / FILE).unlink()
 
 
-def prepare(folder: Path) -> Path:
-    """Make the folder, unseen by git, with an empty place for metrics; answers that place."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError), (folder / ".gitignore").open("x", encoding="utf-8") as file:
-        file.write("*\n")
+def prepare(folder: Path) -> None:
+    """Make the folder, unseen by git."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError), (folder / ".gitignore").open("x", encoding="utf-8") as file:
+            file.write("*\n")
+    except OSError as error:
+        raise ConfigError(
+            f"cannot use the folder {folder}: {error.strerror}", hint="choose one that this user can write to"
+        ) from None
+
+
+def empty_metrics(folder: Path) -> Path:
+    """The place where all our processes count, without what earlier ones left there."""
     metrics = folder / "metrics"
     metrics.mkdir(exist_ok=True)
     for left in metrics.glob("*.db"):

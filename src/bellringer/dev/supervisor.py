@@ -73,7 +73,6 @@ class Supervisor:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # under nohup a hang-up stays ignored
                 signal.signal(number, self._ask)
-        self._metrics = place.prepare(self._plan.folder)
         with ExitStack() as undo:
             try:
                 dsn = self._open_database(undo)
@@ -91,11 +90,12 @@ class Supervisor:
         self._asked += 1
         if self._asked > 1:  # a second Ctrl-C does not wait for the grace
             for child in self._children:
-                child.end()
+                child.kill()
 
     # Starting
 
     def _open_database(self, undo: ExitStack) -> str:
+        place.prepare(self._plan.folder)
         if self._plan.dsn:
             dsn = self._plan.dsn
         else:
@@ -114,6 +114,7 @@ class Supervisor:
     def _start(self, dsn: str, undo: ExitStack) -> None:
         """The worker first: once the server says that it is ready, the app's jobs are there to be seen."""
         plan = self._plan
+        self._metrics = place.empty_metrics(plan.folder)
         undo.callback(place.remove, plan.folder)
         place.write(plan.folder, Place(dsn=dsn, url=plan.url, pid=os.getpid()))
         say(f"  {self._paint(f'bellringer {plan.version}', 'bold')}   database {self._where()}")

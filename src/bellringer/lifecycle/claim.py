@@ -12,7 +12,7 @@ from bellringer.store.queue import Claimed
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Whose turn it is: the tenant served last, and how many tenants shared the batch before."""
+    """Whose turn it is: the tenants behind the one served last; and how many shared the batch before."""
 
     after: int = -1
     lanes: int = 1
@@ -30,13 +30,14 @@ class Seat:
 async def claim(store: Store, seat: Seat, most: int, turn: Turn) -> tuple[list[Claimed], Turn]:
     """At most this many attempts, and whose turn it is next.
 
-    With one tenant at work its share is everything; with several, each gets its part of the batch and the next
-    claim starts behind the one served last.
+    With one tenant at work its share is everything; with several, each gets its part of the batch. After a batch
+    that was shared or full, the next claim starts behind the tenant that was served last.
     """
-    share = most if turn.lanes <= 1 else max(1, -(-most // turn.lanes))
+    share = max(1, -(-most // turn.lanes))
     taken = await queue.claim(store, seat.worker_id, seat.pool_id, seat.task_ids, most, share, turn.after)
     tenants = {claimed.tenant_id for claimed in taken}
-    if len(tenants) <= 1 and turn.lanes <= 1:
-        return taken, Turn(after=-1, lanes=1)
-    last = taken[-1].tenant_id if taken else -1
-    return taken, Turn(after=last, lanes=max(len(tenants), 1))
+    shared = len(tenants) > 1 or turn.lanes > 1
+    if not taken or not (shared or len(taken) == most):
+        return taken, Turn()
+    wrapped = [tenant for tenant in tenants if tenant <= turn.after]  # the claim went on from the first tenant
+    return taken, Turn(after=max(wrapped or tenants), lanes=len(tenants))

@@ -10,9 +10,10 @@ from uuid import UUID
 import msgspec
 from uuid_utils.compat import uuid7
 
-from bellringer.errors import NotFound, Unavailable
-from bellringer.jobs import Definition, shard_of
+from bellringer.errors import Conflict, InvalidInput, NotFound, Unavailable
+from bellringer.jobs import Definition, check_name, shard_of
 from bellringer.payload import check_payload
+from bellringer.runs import Spec
 from bellringer.schedule import Row, Schedule, to_document, to_row
 from bellringer.store import history, jobs
 from bellringer.store.jobs import Instants, Registered, Stale
@@ -47,14 +48,26 @@ async def change(
 async def declare(
     store: Store, names: Names, definitions: Sequence[Definition], *, tenant_id: int, who: str
 ) -> list[Registered]:
-    """Make jobs by their names what the definitions say: create the missing, change the different, leave the rest."""
-    known = await jobs.find_many(store, tenant_id, [d.name for d in definitions])
-    wanted = []
-    for definition in definitions:
-        job_id, revision = known.get(definition.name.lower(), (None, 0))
-        if job_id is None or not await _same(store, job_id, tenant_id, definition):
-            wanted.append((job_id or uuid7(), revision, definition))
-    return await _write(store, names, wanted, tenant_id, who) if wanted else []
+    """Make jobs by their names what the definitions say: create the missing, change the different, leave the rest.
+
+    Several processes of one program declare the same jobs when they start together; who comes second finds nothing
+    left to do.
+    """
+    wanted = {check_name(d.name).lower(): d for d in definitions}
+    if len(wanted) < len(definitions):
+        raise InvalidInput("two of the definitions have the same name", pointer="/name", code="name_taken")
+    for _ in range(TRIES):
+        known = await jobs.find_many(store, tenant_id, list(wanted))
+        changes = []
+        for name, definition in wanted.items():
+            job_id, revision = known.get(name, (None, 0))
+            if job_id is None or not await _same(store, job_id, tenant_id, definition):
+                changes.append((job_id or uuid7(), revision, definition))
+        try:
+            return await _write(store, names, changes, tenant_id, who) if changes else []
+        except Conflict:
+            continue
+    raise _busy()
 
 
 async def resume(store: Store, names: Names, job_id: UUID, *, tenant_id: int, who: str) -> int:
@@ -84,10 +97,15 @@ async def _same(store: Store, job_id: UUID, tenant_id: int, definition: Definiti
     )  # fmt: skip
     d = definition
     wanted = (
-        d.name, d.task, d.schedules, d.spec(), d.pool, d.priority, d.starts_at, d.ends_at, d.enabled, d.tags,
-        d.misfire, d.overlap, d.owner,
+        check_name(d.name), d.task, d.schedules, msgspec.json.decode(_spec(d), type=Spec), d.pool, d.priority, d.starts_at,
+        d.ends_at, d.enabled, d.tags, d.misfire, d.overlap, d.owner,
     )  # fmt: skip
     return stored == wanted
+
+
+def _spec(d: Definition) -> bytes:
+    """A spec as it is stored: plain JSON, whatever types the arguments had."""
+    return check_payload(msgspec.structs.asdict(d.spec()))
 
 
 async def _write(
@@ -139,7 +157,7 @@ async def _rows(
 def _columns(d: Definition, schedules: Mapping[Row, int]) -> Mapping[str, Any]:
     return {
         "name": d.name,
-        "spec": msgspec.Raw(check_payload(msgspec.to_builtins(d.spec()))),
+        "spec": msgspec.Raw(_spec(d)),
         "schedules": [to_document(s) for s in d.schedules],
         "schedule_ids": sorted({schedules[to_row(s)] for s in d.recurring}),
         "once_at": d.once_at,

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from bellringer.leases import Holding
 from bellringer.schedule import Schedule
 from bellringer.store import cohorts, history
-from bellringer.store.cohorts import MOST_RUNS, Fired, Hand, Move
+from bellringer.store.cohorts import MOST_RUNS, Fired, Hand, Move, Occupied
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
 
@@ -35,28 +35,43 @@ class Plan:
 def plan(hands: Sequence[Hand], schedules: Mapping[int, Schedule], now: datetime, pace: Pace) -> Plan:
     """Late hands walk on, one occurrence at a time; those later than the grace jump to their latest missed instant.
 
-    Each (schedule, instant) is worked out once, however many shards share it.
+    Each (schedule, instant) is worked out once, however many shards share it. A schedule that this version cannot
+    read is left for a node that can.
     """
     moves: list[Move] = []
     jumps: list[Move] = []
-    known: dict[tuple[int, datetime], tuple[datetime, int]] = {}
+    known: dict[tuple[int, datetime, datetime | None], tuple[datetime, int]] = {}
     for hand in hands:
-        at = hand.next_at
-        if (hand.schedule_id, at) not in known:
-            known[hand.schedule_id, at] = _onward(schedules[hand.schedule_id], at, now, pace)
-        to, missed = known[hand.schedule_id, at]
+        schedule = schedules.get(hand.schedule_id)
+        if schedule is None:
+            continue
+        case = (hand.schedule_id, hand.next_at, hand.jump_to)
+        if case not in known:
+            known[case] = _onward(schedule, hand, now, pace)
+        to, missed = known[case]
         (jumps if missed else moves).append(Move(hand, to, missed))
     return Plan(moves, jumps)
 
 
-def _onward(schedule: Schedule, at: datetime, now: datetime, pace: Pace) -> tuple[datetime, int]:
-    """Where a hand at this instant goes, and how many occurrences it misses on the way."""
+def _onward(schedule: Schedule, hand: Hand, now: datetime, pace: Pace) -> tuple[datetime, int]:
+    """Where a hand goes, and how many occurrences it misses on the way."""
+    at = hand.next_at
+    if hand.jump_to is not None:
+        return hand.jump_to, schedule.count_between(at, hand.jump_to)
     if now - at > pace.grace:
         latest = schedule.last_at_or_before(now, not_before=at)
         if latest is not None and latest > at:
             return latest, schedule.count_between(at, latest)
     following = schedule.next_after(at)
     return following or datetime.max.replace(tzinfo=at.tzinfo, microsecond=0), 0
+
+
+def apart(moves: Sequence[Move]) -> Sequence[Move]:
+    """The first moves of which no two strike at one instant in one shard, so that no job is struck twice by one call."""
+    ordered = sorted(moves, key=lambda m: (m.hand.next_at, m.hand.schedule_id, m.hand.shard))
+    places = [(m.hand.shard, m.hand.next_at) for m in ordered]
+    repeated = next((n for n, place in enumerate(places) if place in places[:n]), len(places))
+    return ordered[:repeated]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +92,28 @@ async def tick(
     """
     schedules = await names.schedules({hand.schedule_id for hand in hands})
     planned = plan(hands, schedules, now, pace)
+    given = planned.jumps or planned.moves
     if planned.jumps:
-        fired = await cohorts.jump(store, holding, planned.jumps)
-        rest = [move.hand for move in planned.moves]
-        return Ticked(fired, [*rest, *map(_moved, planned.jumps)] if fired.moved == len(planned.jumps) else rest)
-    await history.ensure_days(store, {move.hand.next_at.date() for move in planned.moves})
-    fired = await cohorts.tick(store, holding, planned.moves, pace.lead, pace.most)
+        fired = await cohorts.jump(store, holding, given, pace.most)
+    elif given:
+        await history.ensure_days(store, {move.hand.next_at.date() for move in given})
+        try:
+            fired = await cohorts.tick(store, holding, given, pace.lead, pace.most)
+        except Occupied:
+            given = apart(given)
+            fired = await cohorts.tick(store, holding, given, pace.lead, pace.most, careful=True)
+    else:
+        return Ticked(Fired(), [])
     if fired.refused or not (fired.moved or fired.cut):
         return Ticked(fired, [])  # what the caller remembered was wrong
-    return Ticked(fired, [*map(_moved, planned.moves[: fired.moved]), *hands[fired.moved :]])
+    done = {move.hand for move in given[: fired.moved]}
+    cut = {given[fired.moved].hand} if fired.cut and planned.jumps else set()  # it has a goal now: read it again
+    waiting = (move.hand for move in (*planned.moves, *planned.jumps) if move.hand not in done | cut)
+    return Ticked(fired, [*map(_moved, given[: fired.moved]), *waiting])
 
 
 def _moved(move: Move) -> Hand:
-    return move.hand._replace(next_at=move.to)
+    return move.hand._replace(next_at=move.to, jump_to=None)
 
 
 async def ring(store: Store, holding: Holding, shards: Sequence[int], pace: Pace) -> Fired:

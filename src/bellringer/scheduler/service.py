@@ -151,6 +151,8 @@ class Scheduler:
             if rung:
                 fired = await ring(self._store, holding, rung, self._settings.pace)
                 self._count(fired, self._time.now())
+                for instant in fired.strikes:
+                    await self._wakeups.send(WORK, instant.isoformat())
             hands = self._wheel.take(self._time.now() + self._settings.pace.lead, self._stride)
             if not hands:
                 return fired.fired >= self._settings.pace.most
@@ -184,7 +186,7 @@ class Scheduler:
             await self._wakeups.send(WORK, hands[0].next_at.isoformat())
         if fired.missed:
             MISSED.inc(fired.missed)
-            log.warning("occurrences were missed and are recorded as gaps", hands=fired.moved, missed=fired.missed)
+            log.info("occurrences were missed and are recorded as gaps", hands=fired.moved, missed=fired.missed)
         if not ticked.hands:
             self._polled_at = float("-inf")  # memory was wrong: ask the database
         horizon = now + self._settings.pace.lead + AHEAD

@@ -30,7 +30,7 @@ class Wheel:
         taken: list[Hand] = []
         while self._heap and len(taken) < most and self._heap[0].next_at <= until:
             hand = heapq.heappop(self._heap)
-            if self._known.get((hand.shard, hand.schedule_id)) == hand.next_at:
+            if self._is_newest(hand):
                 del self._known[hand.shard, hand.schedule_id]
                 taken.append(hand)
         return taken
@@ -39,9 +39,13 @@ class Wheel:
         """Forget the hands of all other shards."""
         if all(shard in shards for shard, _ in self._known):
             return
-        self._heap = [hand for hand in self._heap if hand.shard in shards]
+        live = [hand for hand in self._heap if hand.shard in shards and self._is_newest(hand)]
+        self._heap = live
         heapq.heapify(self._heap)
-        self._known = {(hand.shard, hand.schedule_id): hand.next_at for hand in self._heap}
+        self._known = {(hand.shard, hand.schedule_id): hand.next_at for hand in live}
+
+    def _is_newest(self, hand: Hand) -> bool:
+        return self._known.get((hand.shard, hand.schedule_id)) == hand.next_at
 
     def next_strike(self) -> datetime | None:
         return self._heap[0].next_at if self._heap else None

@@ -23,6 +23,7 @@ class Hand(NamedTuple):
     next_at: datetime
     shard: int
     schedule_id: int
+    jump_to: datetime | None = None  # it was left behind, and is on its way there
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +43,13 @@ class Fired:
     moved: int = 0
     missed: int = 0
     cut: bool = False  # the hand after those that moved strikes on: it has more members than fit
+    strikes: tuple[datetime, ...] = ()  # when runs that timers made may be claimed
     refused: frozenset[int] = frozenset()
 
 
 async def coming(store: Store, shards: Sequence[int], until: datetime, most: int) -> list[Hand]:
     rows = await store.pool.fetch(_SQL.coming, shards, until, most)
-    return [Hand(next_at, shard, schedule_id) for shard, schedule_id, next_at in rows]
+    return [Hand(next_at, shard, schedule_id, jump_to) for shard, schedule_id, next_at, jump_to in rows]
 
 
 async def rung(store: Store, shards: Sequence[int], until: datetime) -> list[int]:
@@ -55,42 +57,45 @@ async def rung(store: Store, shards: Sequence[int], until: datetime) -> list[int
     return [row["shard"] for row in rows]
 
 
-async def tick(store: Store, holding: Holding, moves: Sequence[Move], lead: timedelta, most: int) -> Fired:
-    """Fire hands that strike. An occurrence that exists already is met a second time with care, not with an error."""
+class Occupied(Exception):  # noqa: N818 - a verdict: repeat the call with care
+    """An occurrence exists already; nothing was written."""
+
+
+async def tick(
+    store: Store, holding: Holding, moves: Sequence[Move], lead: timedelta, most: int, *, careful: bool = False
+) -> Fired:
+    """Fire hands that strike. With care it passes over occurrences that exist; see `apart` for what it may be given."""
     shards, tokens = holding.within([m.hand.shard for m in moves])
-    columns = (
-        [m.hand.shard for m in moves],
-        [m.hand.schedule_id for m in moves],
-        [m.hand.next_at for m in moves],
-        [m.to for m in moves],
-    )
-    head = (holding.holder, shards, tokens, *columns, lead, most)
     try:
-        row = await store.pool.fetchrow(_SQL.tick, *head, False)  # noqa: FBT003 - an SQL argument
+        row = await store.pool.fetchrow(
+            _SQL.tick, holding.holder, shards, tokens, *_columns(moves), lead, most, careful
+        )
     except asyncpg.UniqueViolationError:
-        row = await store.pool.fetchrow(_SQL.tick, *head, True)  # noqa: FBT003
+        raise Occupied from None
     assert row is not None
     moved = row["reached"] - row["cut"]
     return Fired(fired=row["fired"], moved=moved, cut=row["cut"], refused=frozenset(row["refused"]))
 
 
-async def jump(store: Store, holding: Holding, moves: Sequence[Move]) -> Fired:
+async def jump(store: Store, holding: Holding, moves: Sequence[Move], most: int = MOST_RUNS) -> Fired:
     """Let hands that were left behind jump to their latest missed instant, and record what they pass over."""
     shards, tokens = holding.within([m.hand.shard for m in moves])
     row = await store.pool.fetchrow(
-        _SQL.jump,
-        holding.holder,
-        shards,
-        tokens,
+        _SQL.jump, holding.holder, shards, tokens, *_columns(moves), [m.missed for m in moves], most
+    )
+    assert row is not None
+    moved = row["reached"] - row["cut"]
+    missed = sum(m.missed for m in moves[:moved])
+    return Fired(moved=moved, missed=missed, cut=row["cut"], refused=frozenset(row["refused"]))
+
+
+def _columns(moves: Sequence[Move]) -> tuple[list[int], list[int], list[datetime], list[datetime]]:
+    return (
         [m.hand.shard for m in moves],
         [m.hand.schedule_id for m in moves],
         [m.hand.next_at for m in moves],
         [m.to for m in moves],
-        [m.missed for m in moves],
     )
-    assert row is not None
-    missed = sum(m.missed for m in moves) if row["moved"] else 0
-    return Fired(moved=row["moved"], missed=missed, refused=frozenset(row["refused"]))
 
 
 async def ring(store: Store, holding: Holding, shards: Sequence[int], lead: timedelta, most: int) -> Fired:
@@ -98,7 +103,8 @@ async def ring(store: Store, holding: Holding, shards: Sequence[int], lead: time
     held, tokens = holding.within(shards)
     row = await store.pool.fetchrow(_SQL.ring, holding.holder, held, tokens, lead, most)
     assert row is not None
-    return Fired(fired=row["fired"], refused=frozenset(row["refused"]))
+    strikes = tuple(row["strikes"] or ())
+    return Fired(fired=row["fired"], strikes=strikes, refused=frozenset(row["refused"]))
 
 
 async def overdue(store: Store, by: timedelta) -> int:

@@ -2,9 +2,9 @@
 
 -- name: coming
 -- The hands that strike until $2, shard by shard so that the index gives each in order; $3 bounds the answer.
-select c.shard, c.schedule_id, c.next_at from unnest($1::smallint[]) s (shard)
+select c.shard, c.schedule_id, c.next_at, c.jump_to from unnest($1::smallint[]) s (shard)
 cross join lateral (
-  select shard, schedule_id, next_at from cohorts where shard = s.shard and next_at <= $2 order by next_at limit $3) c
+  select shard, schedule_id, next_at, jump_to from cohorts where shard = s.shard and next_at <= $2 order by next_at limit $3) c
 order by c.next_at, c.shard, c.schedule_id limit $3
 
 -- name: rung
@@ -16,10 +16,10 @@ where exists (select 1 from timers t where t.shard = s.shard and t.due_at <= $2)
 select fired, reached, cut, refused from bellringer.tick($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: jump
-select moved, refused from bellringer.jump($1, $2, $3, $4, $5, $6, $7, $8)
+select reached, cut, refused from bellringer.jump($1, $2, $3, $4, $5, $6, $7, $8, $9)
 
 -- name: ring
-select fired, refused from bellringer.ring($1, $2, $3, $4, $5)
+select fired, strikes, refused from bellringer.ring($1, $2, $3, $4, $5)
 
 -- name: overdue
 -- Hands and timers that should have moved already; bounded, because it is for a gauge.

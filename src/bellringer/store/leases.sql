@@ -8,15 +8,18 @@ from free where l.shard = free.shard and (l.holder is null or l.expires_at < clo
 returning l.shard, l.token
 
 -- name: renew
-update leases l set expires_at = clock_timestamp() + $4::interval
-from unnest($2::smallint[], $3::bigint[]) u (shard, token)
-where l.shard = u.shard and l.token = u.token and l.holder = $1
+-- In shard order, as the fence of a tick takes them.
+with mine as materialized (
+  select l.shard from unnest($2::smallint[], $3::bigint[]) u (shard, token)
+  join leases l on l.shard = u.shard and l.token = u.token and l.holder = $1 order by l.shard for update of l)
+update leases l set expires_at = clock_timestamp() + $4::interval from mine where l.shard = mine.shard
 returning l.shard
 
 -- name: release
-update leases l set holder = null, expires_at = '-infinity'
-from unnest($2::smallint[], $3::bigint[]) u (shard, token)
-where l.shard = u.shard and l.token = u.token and l.holder = $1
+with mine as materialized (
+  select l.shard from unnest($2::smallint[], $3::bigint[]) u (shard, token)
+  join leases l on l.shard = u.shard and l.token = u.token and l.holder = $1 order by l.shard for update of l)
+update leases l set holder = null, expires_at = '-infinity' from mine where l.shard = mine.shard
 
 -- name: table
 select l.shard, l.holder, n.name as node, l.token, extract(epoch from greatest(l.expires_at, 'epoch') - clock_timestamp())::float8 as seconds_left

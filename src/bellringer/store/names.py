@@ -8,6 +8,7 @@ from bellringer.errors import NotFound
 from bellringer.schedule import Row, Schedule, from_row, to_row
 from bellringer.store.pool import Store
 from bellringer.store.queries import load
+from bellringer.telemetry import log
 
 _SQL = load("names")
 _ROW = ("kind", "expression", "timezone", "anchor", "seconds", "dst")
@@ -74,10 +75,13 @@ class Names:
         return self._rows
 
     async def schedules(self, ids: Collection[int]) -> Mapping[int, Schedule]:
-        """These schedules by their numbers."""
+        """These schedules by their numbers; one that this version cannot read is not among them."""
         if missing := [number for number in ids if number not in self._schedules]:
             for number, *values in await self._store.pool.fetch(_SQL.read_schedules, missing):
-                self._schedules[number] = from_row(*values)
+                try:
+                    self._schedules[number] = from_row(*values)
+                except ValueError as error:
+                    log.error("a schedule cannot be read here", schedule_id=number, row=values, error=str(error))
         return self._schedules
 
     async def describe_tasks(self, described: Mapping[str, tuple[str, str]]) -> None:

@@ -11,12 +11,14 @@ select bellringer.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,
 select bellringer.give_back($1, $2, $3, $4, $5)
 
 -- name: held
--- What a vanished worker held, with how often each run was lost before.
+-- What a vanished worker held, with how often each run was lost since its birth or its last death.
 select q.job_id, q.scheduled_for, q.slot, q.attempt, q.attempt_floor, q.task_id, q.tenant_id, q.claimed_at,
        j.name, coalesce(q.spec, j.spec) as spec,
        extract(epoch from bellringer.now() - q.claimed_at)::float8 as ran,
        (select count(*) from attempts a where a.job_id = q.job_id and a.scheduled_for = q.scheduled_for and a.slot = q.slot
-          and a.outcome = 'lost' and a.attempt > q.attempt_floor) as lost
+          and a.outcome = 'lost' and a.attempt > coalesce((
+            select max(d.attempt) from attempts d where d.job_id = q.job_id and d.scheduled_for = q.scheduled_for
+              and d.slot = q.slot and d.ends_as = 'dead'), 0)) as lost
 from queue q left join jobs j on j.job_id = q.job_id
 where q.worker_id = $1 order by q.job_id, q.scheduled_for, q.slot limit $2
 
@@ -25,13 +27,13 @@ select job_id, scheduled_for, slot, attempt from queue where worker_id = $1 and 
 
 -- name: report
 update queue q set progress = u.progress::jsonb
-from unnest($2::uuid[], $3::timestamptz[], $4::bigint[], $5::smallint[], $6::text[]) u (job_id, at, slot, attempt, progress)
+from unnest($2::uuid[], $3::timestamptz[], $4::bigint[], $5::integer[], $6::text[]) u (job_id, at, slot, attempt, progress)
 where q.job_id = u.job_id and q.scheduled_for = u.at and q.slot = u.slot and q.worker_id + 0 = $1 and q.attempt = u.attempt
 
 -- name: log
 insert into logs (job_id, scheduled_for, slot, attempt, at, level, message, fields)
 select job_id, scheduled_for, slot, attempt, at, level, message, fields::jsonb
-from unnest($1::uuid[], $2::timestamptz[], $3::bigint[], $4::smallint[], $5::timestamptz[], $6::text[], $7::text[], $8::text[])
+from unnest($1::uuid[], $2::timestamptz[], $3::bigint[], $4::integer[], $5::timestamptz[], $6::text[], $7::text[], $8::text[])
   with ordinality u (job_id, scheduled_for, slot, attempt, at, level, message, fields, ord) order by ord
 
 -- name: park

@@ -106,6 +106,8 @@ create table cohorts (
   schedule_id integer not null,
   next_at     timestamptz not null,
   cursor      uuid,                             -- the last member that got next_at, while it is being fired in chunks
+  jump_to     timestamptz,                      -- where a hand that was left behind is going, while its gaps are written in chunks
+  jump_cursor uuid,                             -- the last member whose gap is written
   primary key (shard, schedule_id)
 ) with (fillfactor = 70);
 create index cohorts_due on cohorts (shard, next_at);
@@ -136,8 +138,8 @@ create table timers (
   shard         smallint not null,
   pool_id       smallint not null,
   priority      smallint not null,
-  attempt       smallint not null default 0,
-  attempt_floor smallint not null default 0,
+  attempt       integer not null default 0,
+  attempt_floor integer not null default 0,
   tenant_id     integer not null,
   task_id       integer not null,
   revision      integer,
@@ -183,8 +185,8 @@ create table queue (
   shard            smallint not null,
   pool_id          smallint not null,
   priority         smallint not null,
-  attempt          smallint not null default 0,
-  attempt_floor    smallint not null default 0,  -- attempts that do not count: before a redrive, or snoozed
+  attempt          integer not null default 0,
+  attempt_floor    integer not null default 0,  -- attempts that do not count: before a redrive, or snoozed
   blocked          smallint not null default 0,
   rearms           boolean not null default false,
   cancel_requested boolean not null default false,
@@ -207,7 +209,7 @@ create table attempts (
   tenant_id     integer not null,
   worker_id     integer,
   revision      integer,
-  attempt       smallint not null,              -- 0: the run ended without a try
+  attempt       integer not null,               -- 0: the run ended without a try
   outcome       outcome,
   ends_as       run_state,                      -- set on the one that ends the run
   error         jsonb,
@@ -221,7 +223,7 @@ create table logs (
   job_id        uuid not null,
   scheduled_for timestamptz not null,
   slot          bigint not null,
-  attempt       smallint not null,
+  attempt       integer not null,
   line          bigint not null default nextval('log_lines'),
   at            timestamptz not null,
   level         text not null,
@@ -248,7 +250,7 @@ create table dead_letters (
   slot          bigint not null,
   tenant_id     integer not null,
   task_id       integer not null,
-  attempt       smallint not null,
+  attempt       integer not null,
   died_at       timestamptz not null,
   reason        text not null,
   error         jsonb,

@@ -23,6 +23,11 @@ create function leave(p_jobs uuid[], p_at timestamptz, p_reason text, p_owed boo
 language plpgsql set search_path = bellringer, pg_temp
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 begin
+  perform ensure_days(array(
+    select distinct day_of(c.next_at) from jobs j cross join unnest(j.schedule_ids) i (schedule_id)
+    join cohorts c on c.shard = j.shard and c.schedule_id = i.schedule_id
+    where j.job_id = any (p_jobs) and c.next_at <= p_at));
+
   with behind as materialized (
     select m.*, c.next_at from jobs j cross join unnest(j.schedule_ids) i (schedule_id)
     join members m on m.shard = j.shard and m.schedule_id = i.schedule_id and m.job_id = j.job_id
@@ -37,7 +42,7 @@ begin
     insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, revision, shard, pool_id, priority, cause)
     select job_id, scheduled_for, 0, scheduled_for, tenant_id, task_id, revision, shard, pool_id, priority, 'schedule' from born)
   insert into gaps (job_id, from_at, to_at, reason, into_at, recorded_at)
-  select job_id, case when p_owed then next_at + interval '1 microsecond' else next_at end, p_at, p_reason,
+  select job_id, case when p_owed then next_at + interval '1 microsecond' else next_at end, p_at + interval '1 microsecond', p_reason,
          case when p_owed then next_at end, p_at
   from behind where not p_owed or next_at < p_at on conflict do nothing;
 
@@ -96,7 +101,8 @@ begin
   where j.job_id = any (p_jobs) and j.enabled and j.paused_at is null and j.deleted_at is null
     and w.at >= p_at - interval '1 minute' and (j.ends_at is null or j.ends_at >= w.at)
     and not exists (select 1 from runs r where r.job_id = j.job_id and r.scheduled_for = w.at and r.slot = 0)
-    and (j.delay is null or not exists (select 1 from queue q where q.job_id = j.job_id and q.rearms))
+    and (j.delay is null or not exists (select 1 from queue q where q.job_id = j.job_id and q.rearms)
+                        and not exists (select 1 from timers m where m.job_id = j.job_id and m.rearms))
   on conflict do nothing;
 end $$;
 
@@ -154,6 +160,11 @@ begin
     raise exception 'a job was changed by someone else' using errcode = 'BR002';
   end if;
 
+  if old is not null then                                -- what waits follows the change, its task and arguments together
+    update queue q set task_id = j.task_id, revision = j.revision, pool_id = j.pool_id, priority = j.priority
+    from jobs j where q.job_id = any (old) and j.job_id = q.job_id and q.spec is null and q.worker_id is null;
+  end if;
+
   insert into job_revisions (job_id, revision, effective_at, what, who, definition)
   select j.job_id, j.revision, t, case j.revision when 1 then 'created' else 'changed' end, p_who, definition_of(j)
   from jobs j where j.job_id = any (ids);
@@ -193,7 +204,7 @@ begin
   perform check_fresh(p_asof);
   t := bellringer.now();
   insert into gaps (job_id, from_at, to_at, reason, recorded_at)      -- resume never fires the past
-  select job_id, paused_at, t, 'paused', t from jobs
+  select job_id, paused_at + interval '1 microsecond', t + interval '1 microsecond', 'paused', t from jobs
   where job_id = p_job and tenant_id = p_tenant and deleted_at is null and paused_at < t on conflict do nothing;
   update jobs set paused_at = null, paused_by = null, paused_reason = null, paused_until = null,
                   revision = revision + 1, updated_at = t

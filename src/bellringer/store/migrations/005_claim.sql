@@ -3,7 +3,7 @@
 set local search_path to bellringer;
 
 create function claim(p_worker integer, p_pool smallint, p_tasks integer[], p_limit integer, p_share integer, p_after integer)
-returns table (job_id uuid, scheduled_for timestamptz, slot bigint, attempt smallint, attempt_floor smallint, task_id integer,
+returns table (job_id uuid, scheduled_for timestamptz, slot bigint, attempt integer, attempt_floor integer, task_id integer,
                tenant_id integer, claimed_at timestamptz, name text, spec jsonb)
 language plpgsql set search_path = bellringer, pg_temp set lock_timeout = '2s'
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$

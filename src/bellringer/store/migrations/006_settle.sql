@@ -2,9 +2,19 @@
 -- else owns the others now; their reports came too late and are dropped.
 set local search_path to bellringer;
 
+-- Arm the next run of a job with a fixed delay.
+create function rearm(p_job uuid) returns void
+language sql set search_path = bellringer, pg_temp as $$
+  insert into timers (job_id, scheduled_for, slot, due_at, shard, pool_id, priority, tenant_id, task_id, revision, cause, rearms)
+  select job_id, bellringer.now() + delay, 0, bellringer.now() + delay, shard, pool_id, priority, tenant_id, task_id, revision, 'schedule', true
+  from jobs where job_id = p_job and delay is not null and enabled and paused_at is null and deleted_at is null
+    and (ends_at is null or ends_at >= bellringer.now() + delay)
+  on conflict do nothing
+$$;
+
 -- e_ends is null for another attempt after e_wait seconds; near ones go back to the queue, far ones wait in timers.
 -- `worker_id + 0` hides the held index: the planner would read all rows of the worker for each row that ended.
-create function settle(p_worker integer, e_job uuid[], e_at timestamptz[], e_slot bigint[], e_attempt smallint[],
+create function settle(p_worker integer, e_job uuid[], e_at timestamptz[], e_slot bigint[], e_attempt integer[],
                        e_outcome text[], e_ends text[], e_wait double precision[], e_counted boolean[], e_ran double precision[],
                        e_error text[], e_result text[], e_reason text[], e_fingerprint text[]) returns integer
 language plpgsql set search_path = bellringer, pg_temp
@@ -13,15 +23,21 @@ declare
   n_ended integer;
   n_again integer := 0;
 begin
-  if array_position(e_ends, null) is not null then      -- a pause of these jobs comes before or after, not between
+  if array_position(e_ends, null) is not null then
+    -- A pause or a deletion of these jobs comes before or after, not between. The rows are locked in key order, because
+    -- two statements follow, and a reaper may be settling the same rows.
     perform 1 from jobs j where j.job_id = any (e_job) order by j.job_id for share;
+    perform 1 from unnest(e_job, e_at, e_slot) e (job_id, at, slot)
+    join queue q on q.job_id = e.job_id and q.scheduled_for = e.at and q.slot = e.slot
+    order by q.job_id, q.scheduled_for, q.slot for update of q;
   end if;
 
   with ended as (
     delete from queue q using unnest(e_job, e_at, e_slot, e_attempt, e_outcome, e_ends, e_ran, e_error, e_result, e_reason, e_fingerprint)
       e (job_id, at, slot, attempt, outcome, ends, ran, error, result, reason, fingerprint)
     where q.job_id = e.job_id and q.scheduled_for = e.at and q.slot = e.slot and q.worker_id + 0 = p_worker and q.attempt = e.attempt
-      and (e.ends is not null or q.cancel_requested)
+      and (e.ends is not null or q.cancel_requested
+           or exists (select 1 from jobs j where j.job_id = q.job_id and j.deleted_at is not null))
     returning q.job_id, q.scheduled_for, q.slot, q.attempt, q.tenant_id, q.task_id, q.revision, q.rearms, e.outcome,
               coalesce(e.ends, 'cancelled') as ends, e.ran, e.error, e.result, e.reason, e.fingerprint),
   written as (
@@ -52,6 +68,7 @@ begin
       update queue q set worker_id = null, claimed_at = null, progress = null,
              available_at = bellringer.now() + e.wait * interval '1 second',
              attempt_floor = q.attempt_floor + (not e.counted)::int,
+             task_id = coalesce((select j.task_id from jobs j where j.job_id = q.job_id and q.spec is null), q.task_id),
              blocked = case when exists (select 1 from jobs j where j.job_id = q.job_id and j.paused_at is not null)
                             then q.blocked | 1 else q.blocked end
       from given e
@@ -82,18 +99,40 @@ begin
   return n_ended + n_again;
 end $$;
 
--- Rows that a worker took and did not start go back as if they had never been taken.
-create function give_back(p_worker integer, e_job uuid[], e_at timestamptz[], e_slot bigint[], e_attempt smallint[]) returns integer
+-- Rows that a worker took and did not start go back as if they had never been taken; those that were asked to stop
+-- meanwhile end here.
+create function give_back(p_worker integer, e_job uuid[], e_at timestamptz[], e_slot bigint[], e_attempt integer[]) returns integer
 language plpgsql set search_path = bellringer, pg_temp
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
-declare n integer;
+declare
+  n_back  integer;
+  n_ended integer;
+  n_armed integer;
 begin
   perform 1 from jobs j where j.job_id = any (e_job) order by j.job_id for share;
+  perform 1 from unnest(e_job, e_at, e_slot) e (job_id, at, slot)
+  join queue q on q.job_id = e.job_id and q.scheduled_for = e.at and q.slot = e.slot
+  order by q.job_id, q.scheduled_for, q.slot for update of q;
+
   update queue q set worker_id = null, claimed_at = null, attempt = q.attempt - 1,
+         task_id = coalesce((select j.task_id from jobs j where j.job_id = q.job_id and q.spec is null), q.task_id),
          blocked = case when exists (select 1 from jobs j where j.job_id = q.job_id and j.paused_at is not null)
                         then q.blocked | 1 else q.blocked end
   from unnest(e_job, e_at, e_slot, e_attempt) e (job_id, at, slot, attempt)
-  where q.job_id = e.job_id and q.scheduled_for = e.at and q.slot = e.slot and q.worker_id + 0 = p_worker and q.attempt = e.attempt;
-  get diagnostics n = row_count;
-  return n;
+  where q.job_id = e.job_id and q.scheduled_for = e.at and q.slot = e.slot and q.worker_id + 0 = p_worker and q.attempt = e.attempt
+    and not q.cancel_requested
+    and not exists (select 1 from jobs j where j.job_id = q.job_id and j.deleted_at is not null);
+  get diagnostics n_back = row_count;
+
+  with gone as (
+    delete from queue q using unnest(e_job, e_at, e_slot, e_attempt) e (job_id, at, slot, attempt)
+    where q.job_id = e.job_id and q.scheduled_for = e.at and q.slot = e.slot and q.worker_id + 0 = p_worker and q.attempt = e.attempt
+    returning q.job_id, q.scheduled_for, q.slot, q.tenant_id, q.revision, q.rearms),
+  ended as (
+    insert into attempts (job_id, scheduled_for, slot, attempt, finished_at, tenant_id, revision, outcome, ends_as, error)
+    select job_id, scheduled_for, slot, 0, bellringer.now(), tenant_id, revision, 'cancelled', 'cancelled',
+           '{"reason": "cancelled before it was started"}'::jsonb
+    from gone on conflict do nothing)
+  select count(*), count(rearm(job_id)) filter (where rearms) from gone into n_ended, n_armed;
+  return n_back + n_ended;
 end $$;

@@ -50,15 +50,6 @@ begin
   select job_id, t, o_slot, t, tenant_id, task_id, revision, shard, pool_id, priority, 'manual', p_spec from jobs where job_id = p_job;
 end $$;
 
-create function rearm(p_job uuid) returns void
-language sql set search_path = bellringer, pg_temp as $$
-  insert into timers (job_id, scheduled_for, slot, due_at, shard, pool_id, priority, tenant_id, task_id, revision, cause, rearms)
-  select job_id, bellringer.now() + delay, 0, bellringer.now() + delay, shard, pool_id, priority, tenant_id, task_id, revision, 'schedule', true
-  from jobs where job_id = p_job and delay is not null and enabled and paused_at is null and deleted_at is null
-    and (ends_at is null or ends_at >= bellringer.now() + delay)
-  on conflict do nothing
-$$;
-
 -- Cancel: what waits ends at once, what runs is asked to stop. Answers what the run is now, or null if there is none.
 create function cancel(p_job uuid, p_at timestamptz, p_slot bigint, p_tenant integer, p_reason text) returns text
 language plpgsql set search_path = bellringer, pg_temp as $$
@@ -66,14 +57,18 @@ declare
   q queue;
   m timers;
 begin
-  delete from queue where job_id = p_job and scheduled_for = p_at and slot = p_slot and tenant_id = p_tenant and worker_id is null
-  returning * into q;
-  if q.job_id is null then
-    update queue set cancel_requested = true
-    where job_id = p_job and scheduled_for = p_at and slot = p_slot and tenant_id = p_tenant and worker_id is not null;
-    if found then return 'running'; end if;
+  -- Locked first, then judged: a settle may be bringing the row back right now.
+  select * into q from queue where job_id = p_job and scheduled_for = p_at and slot = p_slot and tenant_id = p_tenant for update;
+  if q.worker_id is not null then
+    update queue set cancel_requested = true where job_id = p_job and scheduled_for = p_at and slot = p_slot;
+    return 'running';
+  end if;
+  if q.job_id is not null then
+    delete from queue where job_id = p_job and scheduled_for = p_at and slot = p_slot;
+  else
     delete from timers where job_id = p_job and scheduled_for = p_at and slot = p_slot and tenant_id = p_tenant returning * into m;
     if m.job_id is null then return null; end if;
+    perform ensure_days(array[day_of(m.scheduled_for)]);
     insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, revision, shard, pool_id, priority, cause, born_as, reason, spec)
     select m.job_id, m.scheduled_for, m.slot, bellringer.now(), 0, m.tenant_id, m.task_id, m.revision, m.shard, m.pool_id, m.priority,
            m.cause, 'cancelled', p_reason, m.spec
