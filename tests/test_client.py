@@ -117,6 +117,7 @@ async def test_problems_become_the_errors_that_they_were(client: AsyncClient) ->
     for call, kind, code in cases:
         with pytest.raises(kind) as caught:
             await call
+        assert isinstance(caught.value, BellringerError)
         assert caught.value.code == code
     with pytest.raises(InvalidInput) as caught:
         await client.create_job({"name": "b", "task": "demo", "prioritty": 1})
@@ -137,9 +138,7 @@ def test_a_url_that_is_none_is_a_wrong_setting(url: str) -> None:
         Client(url)
 
 
-@pytest.mark.parametrize(
-    ("status", "kind"), [(200, BellringerError), (404, BellringerError), (502, Unavailable)]
-)
+@pytest.mark.parametrize(("status", "kind"), [(200, BellringerError), (404, BellringerError), (502, Unavailable)])
 def test_a_stranger_is_recognised(status: int, kind: type[BellringerError]) -> None:
     transport = httpx2.MockTransport(lambda _: httpx2.Response(status, text="<html>"))
     with Client("http://x", transport=transport) as client, pytest.raises(kind, match="not Bellringer's"):

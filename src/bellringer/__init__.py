@@ -6,7 +6,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from bellringer.app import App
     from bellringer.errors import (
         BellringerError,
         Cancelled,
@@ -20,10 +19,11 @@ if TYPE_CHECKING:
         SchemaMismatch,
         Unavailable,
     )
-    from bellringer.handles import JobHandle, RunHandle
     from bellringer.policies import Retry
     from bellringer.schedule import at, cron, delay, every
-    from bellringer.sending import TaskHandle
+    from bellringer.sdk.app import App
+    from bellringer.sdk.handles import JobHandle, RunHandle
+    from bellringer.sdk.sending import TaskHandle
     from bellringer.tasks import Discard, Snooze
     from bellringer.worker.context import Context
 
@@ -54,14 +54,14 @@ __all__ = [
 ]
 
 _ELSEWHERE: Final = {
-    "App": "app",
+    "App": "sdk.app",
     "Context": "worker.context",
     "Discard": "tasks",
-    "JobHandle": "handles",
+    "JobHandle": "sdk.handles",
     "Retry": "policies",
-    "RunHandle": "handles",
+    "RunHandle": "sdk.handles",
     "Snooze": "tasks",
-    "TaskHandle": "sending",
+    "TaskHandle": "sdk.sending",
     "at": "schedule",
     "cron": "schedule",
     "delay": "schedule",

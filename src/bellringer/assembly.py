@@ -71,9 +71,7 @@ def run_server(
     async def main(stop: asyncio.Event) -> None:
         async with _opened(config, "bellringer server") as store:
             clock = SystemClock()
-            api = create_app(
-                store, Names(store), version=version(), clock=clock, wakeups=Wakeups(store, clock)
-            )
+            api = create_app(store, Names(store), version=version(), clock=clock, wakeups=Wakeups(store, clock))
             parts = [_serve(api, listening, stop)]
             if with_scheduler:
                 parts.append(_scheduler(config, store).run(stop))

@@ -83,9 +83,7 @@ class Client(_Calls):
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
         self._url = url
-        self._http = httpx2.Client(
-            base_url=_base(url), headers=_headers(token), timeout=timeout, transport=transport
-        )
+        self._http = httpx2.Client(base_url=_base(url), headers=_headers(token), timeout=timeout, transport=transport)
 
     def send(self, ask: Ask[T]) -> T:
         try:
@@ -162,9 +160,7 @@ def _base(url: str) -> str:
     except (httpx2.InvalidURL, TypeError):
         parsed = httpx2.URL("")
     if parsed.scheme not in {"http", "https"} or not parsed.host:
-        raise ConfigError(
-            f"{url[:200]!r} is not the URL of a server", hint="write it like http://127.0.0.1:8700"
-        )
+        raise ConfigError(f"{url[:200]!r} is not the URL of a server", hint="write it like http://127.0.0.1:8700")
     return url
 
 
@@ -192,9 +188,7 @@ def _pauses(run_id: str, timeout: float | None) -> Iterator[float]:
         left = None if end is None else end - clock.monotonic()
         yield pause if left is None else max(0.0, min(pause, left))
         if left is not None and left <= 0:
-            raise Unavailable(
-                f"{run_id} has not ended within {timeout:g} s", hint="wait longer, or look at its state"
-            )
+            raise Unavailable(f"{run_id} has not ended within {timeout:g} s", hint="wait longer, or look at its state")
         pause = min(pause * 1.5, 1.0)
 
 

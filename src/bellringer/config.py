@@ -55,14 +55,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 _FIELDS: Final = tuple(field.name for field in msgspec.structs.fields(Config))
-_DURATIONS: Final = frozenset(
-    field.name for field in msgspec.structs.fields(Config) if field.type is timedelta
-)
+_DURATIONS: Final = frozenset(field.name for field in msgspec.structs.fields(Config) if field.type is timedelta)
 
 
-def load(
-    flags: Mapping[str, Any] | None = None, *, environ: Mapping[str, str], folder: Path | None = None
-) -> Config:
+def load(flags: Mapping[str, Any] | None = None, *, environ: Mapping[str, str], folder: Path | None = None) -> Config:
     """Put the layers on top of each other; flags that are None were not given."""
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
@@ -128,9 +124,7 @@ def _convert(values: Mapping[str, Any], sources: Mapping[str, str]) -> Config:
             msgspec.convert({name: value}, Config, strict=False)  # text from the environment may be a number
         except msgspec.ValidationError as error:
             problem = str(error).partition(" - at ")[0]
-            raise ConfigError(
-                f"{sources[name]} cannot be {value!r}", hint=problem[:1].lower() + problem[1:]
-            ) from None
+            raise ConfigError(f"{sources[name]} cannot be {value!r}", hint=problem[:1].lower() + problem[1:]) from None
     return msgspec.convert(dict(values), Config, strict=False)
 
 
@@ -145,7 +139,5 @@ def _checked(config: Config, sources: Mapping[str, str]) -> Config:
     if config.lead > MOST_LEAD:
         raise refuse("lead", f"is {format_duration(config.lead)}", f"at most {format_duration(MOST_LEAD)}")
     if config.lease < LEAST_LEASE:
-        raise refuse(
-            "lease", f"is {format_duration(config.lease)}", f"at least {format_duration(LEAST_LEASE)}"
-        )
+        raise refuse("lease", f"is {format_duration(config.lease)}", f"at least {format_duration(LEAST_LEASE)}")
     return config

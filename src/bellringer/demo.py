@@ -11,19 +11,19 @@ import random
 from datetime import timedelta
 from typing import Any
 
-from bellringer.app import App
 from bellringer.clock import SystemClock
 from bellringer.errors import NotFound
 from bellringer.policies import Retry
 from bellringer.schedule import at, cron, every
+from bellringer.sdk.app import App
 from bellringer.worker.context import Context
 
 
-class GatewayBusy(Exception):  # noqa: N818
+class GatewayBusy(Exception):
     """The warehouse answers 503: worth another try."""
 
 
-class CardExpired(Exception):  # noqa: N818
+class CardExpired(Exception):
     """The bank says no: however often we try."""
 
 

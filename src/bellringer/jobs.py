@@ -53,7 +53,9 @@ class Definition:
         """
         if self.priority not in PRIORITIES:
             raise InvalidInput(
-                f"priority {self.priority} is out of range 0–9 (higher first)", pointer="/priority", code="limit"
+                f"priority {self.priority} is out of range 0–9 (higher first)",
+                pointer="/priority",
+                code="limit",
             )
         _check_schedules(self.schedules, known, now)
         if self.starts_at and self.ends_at and self.ends_at < self.starts_at:
@@ -91,9 +93,7 @@ class Definition:
 
 def _check_schedules(schedules: tuple[Schedule, ...], known: Collection[Schedule], now: datetime) -> None:
     if len(schedules) > MOST_SCHEDULES:
-        raise InvalidInput(
-            f"a job takes at most {MOST_SCHEDULES} schedules", pointer="/schedules", code="limit"
-        )
+        raise InvalidInput(f"a job takes at most {MOST_SCHEDULES} schedules", pointer="/schedules", code="limit")
     waiting = [s for s in schedules if isinstance(s, At | Delay)]
     if waiting and len(schedules) > 1:
         raise InvalidInput(
@@ -133,7 +133,9 @@ def check_name(name: object, *, what: str = "name", pointer: str = "/name") -> s
         raise InvalidInput(f"{what} is empty", pointer=pointer, code="name_charset")
     if len(normal) > LONGEST_NAME:
         raise InvalidInput(
-            f"{what} has {len(normal)} characters, more than {LONGEST_NAME}", pointer=pointer, code="name_charset"
+            f"{what} has {len(normal)} characters, more than {LONGEST_NAME}",
+            pointer=pointer,
+            code="name_charset",
         )
     hidden = next((sign for sign in normal if unicodedata.category(sign) in _HIDDEN and sign != "\u200d"), None)
     if hidden is not None or normal != normal.strip():

@@ -144,9 +144,7 @@ class _Scribe:
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise self._refusal(
-                pointer, "holds a lone surrogate, which is not text", code="encoding"
-            ) from None
+            raise self._refusal(pointer, "holds a lone surrogate, which is not text", code="encoding") from None
         return text
 
     def _integer(self, value: int, pointer: str, _depth: int) -> int:

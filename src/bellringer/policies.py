@@ -79,8 +79,9 @@ class Retry:
         """How long to wait after this many failures; `chance` in [0, 1) fixes the jitter."""
         if self.delays:
             return self.delays[min(failures, len(self.delays)) - 1]
-        ceiling = min(self.cap, self.base * (1 << min(failures - 1, 40)))
-        return ceiling * (random.random() if chance is None else chance)  # noqa: S311 - jitter, no secret
+        doubled = self.base.total_seconds() * 2.0 ** min(failures - 1, 500)
+        ceiling = min(self.cap.total_seconds(), doubled)
+        return timedelta(seconds=ceiling * (random.random() if chance is None else chance))  # noqa: S311 - no secret
 
     def to_document(self) -> dict[str, Any]:
         """What is stored: only what differs from the default."""
@@ -102,9 +103,7 @@ class Retry:
         if isinstance(document, int) and not isinstance(document, bool):
             return cls(document)
         if not isinstance(document, dict):
-            raise InvalidInput(
-                "retry must be a number of attempts or an object", pointer="/retry", code="type"
-            )
+            raise InvalidInput("retry must be a number of attempts or an object", pointer="/retry", code="type")
         known = {"attempts", "base", "cap", "delays", "never_on"}
         if unknown := sorted(set(document) - known):
             raise InvalidInput(

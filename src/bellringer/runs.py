@@ -13,7 +13,7 @@ from uuid import UUID
 import msgspec
 
 from bellringer.errors import NotFound
-from bellringer.policies import Delivery, Retry
+from bellringer.policies import LONGEST_DELAY, Delivery, Retry
 
 SCHEDULED_SLOT: Final = 0
 POISON: Final = 3  # lost attempts after which a run is taken for the cause of the crashes
@@ -188,7 +188,7 @@ def judge(ending: Ending, spent: int, retry: Retry, delivery: str, lost: int = 0
     if ending.discard is not None:
         return Verdict(event=Event.CANCELLED, ends_as=State.CANCELLED, reason=ending.discard)
     if ending.snooze is not None:
-        return Verdict(event=Event.GIVEN_BACK, wait=ending.snooze, counted=False)
+        return Verdict(event=Event.GIVEN_BACK, wait=min(ending.snooze, LONGEST_DELAY), counted=False)
     if ending.outcome is Outcome.OK:
         return Verdict(event=Event.SUCCEEDED, ends_as=State.SUCCEEDED)
     if ending.outcome is Outcome.CANCELLED:

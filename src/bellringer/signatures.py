@@ -62,9 +62,7 @@ class Signature:
         placed, named = self._match(args, kwargs)
         return self._typed(placed, named, args, kwargs)
 
-    def _match(
-        self, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[list[Parameter], list[Parameter]]:
+    def _match(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Parameter], list[Parameter]]:
         """The parameter of each argument; raises for what is missing, unknown, surplus or given twice."""
         placed = list(self.by_position[: len(args)])
         taken = {parameter.name for parameter in placed}
@@ -79,9 +77,7 @@ class Signature:
         named = [self._named(name, taken) for name in kwargs]
         for name in self.required:
             if name not in taken and name not in kwargs:
-                raise self._refusal(
-                    f"misses its argument {name!r}", pointer="/kwargs", code="missing_argument"
-                )
+                raise self._refusal(f"misses its argument {name!r}", pointer="/kwargs", code="missing_argument")
         return placed, named
 
     def _named(self, name: str, taken: set[str]) -> Parameter:
@@ -128,9 +124,7 @@ class Signature:
             return msgspec.convert(value, kind, strict=False, str_keys=True, dec_hook=_read_model)
         except msgspec.ValidationError as error:
             pointer = f"/kwargs/{name}" if place is None else f"/args/{place}"
-            raise self._refusal(
-                f"cannot take its argument {name!r}: {error}", pointer=pointer, code="type"
-            ) from None
+            raise self._refusal(f"cannot take its argument {name!r}: {error}", pointer=pointer, code="type") from None
 
     def _argument(self, name: str) -> str:
         return f"argument {name!r} of {self.task}"
@@ -211,17 +205,11 @@ def _is_readable(hint: Any) -> bool:
 def _schema(known: Sequence[Parameter], declared: Sequence[Kind]) -> dict[str, Any]:
     """The arguments as one JSON object, which is how forms and requests give them."""
     listed = [
-        (p, d)
-        for p, d in zip(known, declared, strict=True)
-        if d.kind not in (Kind.VAR_POSITIONAL, Kind.VAR_KEYWORD)
+        (p, d) for p, d in zip(known, declared, strict=True) if d.kind not in (Kind.VAR_POSITIONAL, Kind.VAR_KEYWORD)
     ]
     types = [Any if p.type is None else p.type for p, _ in listed]
-    schemas, shared = msgspec.json.schema_components(
-        types, schema_hook=_model_schema, ref_template="#/$defs/{name}"
-    )
-    properties = {
-        p.name: {**schema, **_default(d.default)} for (p, d), schema in zip(listed, schemas, strict=True)
-    }
+    schemas, shared = msgspec.json.schema_components(types, schema_hook=_model_schema, ref_template="#/$defs/{name}")
+    properties = {p.name: {**schema, **_default(d.default)} for (p, d), schema in zip(listed, schemas, strict=True)}
     return {
         "type": "object",
         "properties": properties,

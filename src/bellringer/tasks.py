@@ -85,8 +85,7 @@ class Registry:
         known = self._tasks.get(task.name)
         if known is not None and known.function is not task.function:
             raise Conflict(
-                f"there are two tasks named {task.name!r}: "
-                f"in {_place(known.function)} and in {_place(task.function)}",
+                f"there are two tasks named {task.name!r}: in {_place(known.function)} and in {_place(task.function)}",
                 hint="give one of them another name=",
             )
         self._tasks[task.name] = task
@@ -145,9 +144,7 @@ def _check_function(function: Any) -> None:
     if not callable(function) or inspect.isclass(function):
         raise _refusal("function", f"must be a function, not {_shown(function)}", code="type")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise _refusal(
-            "function", f"{_shown(function)} yields", hint="a task returns its result once", code="type"
-        )
+        raise _refusal("function", f"{_shown(function)} yields", hint="a task returns its result once", code="type")
 
 
 def _read_name(function: Callable[..., Any], name: str | None) -> str:
@@ -155,9 +152,7 @@ def _read_name(function: Callable[..., Any], name: str | None) -> str:
         return _check_task_name(name)
     own = getattr(function, "__qualname__", "")
     if not own or "<lambda>" in own:
-        raise _refusal(
-            "name", "is needed for what has none of its own", hint='pass name="…"', code="name_charset"
-        )
+        raise _refusal("name", "is needed for what has none of its own", hint='pass name="…"', code="name_charset")
     return _check_task_name(f"{_module(function)}.{own.replace('<locals>.', '')}")
 
 
@@ -238,9 +233,7 @@ def _one_of(value: Any, allowed: Collection[str], option: str) -> str:
     if not isinstance(value, str) or value not in allowed:
         close = difflib.get_close_matches(str(value), allowed, 1)
         hint = f"did you mean {close[0]!r}?" if close else ""
-        raise _refusal(
-            option, f"must be one of {', '.join(allowed)}, not {_shown(value)}", hint=hint, code="choice"
-        )
+        raise _refusal(option, f"must be one of {', '.join(allowed)}, not {_shown(value)}", hint=hint, code="choice")
     return value
 
 

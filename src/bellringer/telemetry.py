@@ -52,8 +52,12 @@ SHARDS_HELD = Gauge("bellringer_shards_held", "Shards that this node holds", mul
 SHARDS_FREE = Gauge("bellringer_shards_free", "Shards that nobody holds", **_LIVE)  # type: ignore[arg-type]
 HEARTBEAT_AGE = Gauge("bellringer_heartbeat_age_seconds", "Oldest heartbeat of a live kind", ["kind"], **_LIVE)  # type: ignore[arg-type]
 SATURATION = Gauge("bellringer_pool_saturation", "Busy slots of all slots", ["pool"], **_LIVE)  # type: ignore[arg-type]
-CLOCK_SKEW = Gauge("bellringer_clock_skew_seconds", "This host ahead of the database", multiprocess_mode="livemostrecent")
-DB_CONNECTIONS = Gauge("bellringer_db_connections", "Connections of this process", ["state"], multiprocess_mode="livesum")
+CLOCK_SKEW = Gauge(
+    "bellringer_clock_skew_seconds", "This host ahead of the database", multiprocess_mode="livemostrecent"
+)
+DB_CONNECTIONS = Gauge(
+    "bellringer_db_connections", "Connections of this process", ["state"], multiprocess_mode="livesum"
+)
 
 
 @lru_cache(maxsize=10_000)

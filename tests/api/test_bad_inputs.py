@@ -322,9 +322,7 @@ async def test_missing_foreign_and_garbage_ids_get_the_same_answer(
     bodies = set()
     for name in [*IDS, job["job_id"], job["name"], run["run_id"]]:
         body: dict[str, Any] | None = {} if method in {"POST", "PATCH"} else None
-        response = await api.request(
-            method, path.format(name), json=body, headers={"X-Request-Id": "the-same"}
-        )
+        response = await api.request(method, path.format(name), json=body, headers={"X-Request-Id": "the-same"})
         bodies.add((response.status_code, response.content))
     assert len(bodies) == 1, bodies
     assert bodies.pop()[0] == 404

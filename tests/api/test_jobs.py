@@ -42,10 +42,7 @@ async def test_a_job_is_accepted_and_can_be_read_back(api: httpx2.AsyncClient) -
     assert response.headers["location"] == f"/api/v1/jobs/{job['job_id']}"
     assert response.headers["etag"] == '"1"'
     expected = {
-        **{
-            key: FULL[key]
-            for key in ("name", "task", "args", "kwargs", "pool", "priority", "retry", "delivery")
-        },
+        **{key: FULL[key] for key in ("name", "task", "args", "kwargs", "pool", "priority", "retry", "delivery")},
         "schedules": [{"cron": "30 2 * * *", "tz": "Europe/Paris"}],
         "description": "At 02:30 every day (Europe/Paris)",
         "timeout": "1h30m",
@@ -90,10 +87,7 @@ async def test_leap_day_and_payload_alias_are_accepted(api: httpx2.AsyncClient) 
 
 async def test_a_name_can_be_taken_once(api: httpx2.AsyncClient) -> None:
     answers = await asyncio.gather(
-        *(
-            api.post("/api/v1/jobs", json={"name": name, "task": "demo"})
-            for name in ("Caf\u00e9", "cafe\u0301")
-        )
+        *(api.post("/api/v1/jobs", json={"name": name, "task": "demo"}) for name in ("Caf\u00e9", "cafe\u0301"))
     )
     assert sorted(a.status_code for a in answers) == [202, 409]
     [refused] = [a.json() for a in answers if a.status_code == 409]
@@ -110,9 +104,7 @@ async def test_a_patch_leaves_out_what_it_does_not_name(api: httpx2.AsyncClient)
     assert changed["kwargs"] == {"deep": {"a": [1.5, True]}, "new": 1}
     assert (changed["priority"], changed["timeout"], changed["revision"]) == (2, None, 2)
     touched = {"kwargs", "priority", "timeout", "revision", "updated_at"}
-    assert {k: v for k, v in changed.items() if k not in touched} == {
-        k: v for k, v in job.items() if k not in touched
-    }
+    assert {k: v for k, v in changed.items() if k not in touched} == {k: v for k, v in job.items() if k not in touched}
 
 
 async def test_a_patched_schedule_keeps_its_zone_or_changes_its_kind(api: httpx2.AsyncClient) -> None:
@@ -153,9 +145,7 @@ async def test_of_two_changes_at_once_one_is_told_so(api: httpx2.AsyncClient) ->
     job = await _create(api)
     path = f"/api/v1/jobs/{job['job_id']}"
     for headers, refusal in (({"If-Match": '"1"'}, {412}), ({}, {200, 409})):
-        answers = await asyncio.gather(
-            *(api.patch(path, json={"priority": n}, headers=headers) for n in range(4))
-        )
+        answers = await asyncio.gather(*(api.patch(path, json={"priority": n}, headers=headers) for n in range(4)))
         statuses = [a.status_code for a in answers]
         assert statuses.count(200) >= 1
         assert set(statuses) - {200} <= refusal

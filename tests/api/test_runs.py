@@ -77,9 +77,7 @@ async def test_cancel_ends_what_waits_and_asks_what_runs(api: httpx2.AsyncClient
     assert asked.json()["cancel_requested"] is True
 
 
-async def test_a_run_that_has_ended_can_be_neither_cancelled_nor_retried(
-    api: httpx2.AsyncClient, work: Work
-) -> None:
+async def test_a_run_that_has_ended_can_be_neither_cancelled_nor_retried(api: httpx2.AsyncClient, work: Work) -> None:
     run = await _execute(api)
     await work(Ending(outcome=Outcome.OK))
     for verb in ("cancel", "retry"):
@@ -143,9 +141,7 @@ async def test_runs_can_be_listed_by_job(api: httpx2.AsyncClient) -> None:
     assert (await api.get("/api/v1/runs", params={"job": "b"})).status_code == 404
 
 
-async def test_logs_are_read_in_order_and_page_by_page(
-    api: httpx2.AsyncClient, store: Store, work: Work
-) -> None:
+async def test_logs_are_read_in_order_and_page_by_page(api: httpx2.AsyncClient, store: Store, work: Work) -> None:
     run = await _execute(api)
     await work(None)
     key, now = decode_id(run["run_id"]), await store.now()

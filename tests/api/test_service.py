@@ -39,9 +39,7 @@ async def test_not_ready_before_the_process_is_or_without_its_schema(store: Stor
         assert mismatch.json()["checks"]["schema"] == "schema_mismatch"
 
 
-async def test_without_a_database_it_is_alive_and_says_what_is_missing(
-    api: httpx2.AsyncClient, store: Store
-) -> None:
+async def test_without_a_database_it_is_alive_and_says_what_is_missing(api: httpx2.AsyncClient, store: Store) -> None:
     await store.pool.close()
     assert (await api.get("/healthz")).status_code == 200
     ready = await api.get("/readyz")

@@ -46,12 +46,8 @@ def call(folder: Path, dsn: str, *arguments: str) -> subprocess.CompletedProcess
     )
 
 
-@pytest.mark.parametrize(
-    "process", [["server", "--port", "0"], ["scheduler"], ["worker", "bellringer.demo:app"]]
-)
-def test_a_process_refuses_a_database_without_its_schema(
-    tmp_path: Path, empty: str, process: list[str]
-) -> None:
+@pytest.mark.parametrize("process", [["server", "--port", "0"], ["scheduler"], ["worker", "bellringer.demo:app"]])
+def test_a_process_refuses_a_database_without_its_schema(tmp_path: Path, empty: str, process: list[str]) -> None:
     done = call(tmp_path, empty, *process)
     assert done.returncode == 1
     assert done.stderr.startswith("error: the database is at schema 0, this program needs ")

@@ -82,9 +82,7 @@ def test_what_others_wrote_cannot_steer_the_terminal() -> None:
         (RuntimeError("x"), 1),
     ],
 )
-def test_each_error_has_its_exit_code(
-    error: Exception, code: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_error_has_its_exit_code(error: Exception, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert tell(error) == code
     assert capsys.readouterr().err.startswith("error: ")
 

@@ -1,4 +1,7 @@
-"""One scheduler or worker in a process of its own, for tests that stop and kill it: `node.py scheduler|worker DSN NAME [MOST]`."""
+"""One scheduler or worker in a process of its own, for tests that stop and kill it.
+
+`node.py scheduler|worker DSN NAME [MOST]`
+"""
 
 from __future__ import annotations
 

@@ -59,7 +59,8 @@ async def test_every_job_fires_once_though_a_node_is_killed_and_another_writes_w
     row = await store.pool.fetchrow(
         "select (select count(*) from runs), (select count(distinct job_id) from runs), (select count(*) from queue)"
     )
-    assert row is not None and tuple(row) == (JOBS, JOBS, JOBS)
+    assert row is not None
+    assert tuple(row) == (JOBS, JOBS, JOBS)
     assert await store.pool.fetchval("select count(*) from runs where scheduled_for <> $1", instant) == 0
     assert await store.pool.fetchval("select count(*) from gaps") == 0
 
@@ -75,11 +76,16 @@ async def test_nodes_that_join_and_leave_under_load_miss_nothing_and_double_noth
     began = await store.pool.fetchval("select min(next_at) from cohorts")
 
     async def fired_until(seconds: float) -> bool:
-        count = await store.pool.fetchval("select count(*) from runs where scheduled_for = $1", began + timedelta(seconds=seconds))
+        count = await store.pool.fetchval(
+            "select count(*) from runs where scheduled_for = $1", began + timedelta(seconds=seconds)
+        )
         return bool(count == 300)
 
     async def all_held_by_others(name: str) -> bool:
-        return await _held_by(store, name) == 0 and await store.pool.fetchval("select count(*) from leases where holder is null") == 0
+        return (
+            await _held_by(store, name) == 0
+            and await store.pool.fetchval("select count(*) from leases where holder is null") == 0
+        )
 
     await until(lambda: fired_until(1), 15, "the first node fires")
     second = processes.start("scheduler", "second")

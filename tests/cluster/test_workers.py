@@ -86,5 +86,7 @@ async def test_a_worker_that_is_asked_to_stop_gives_back_what_it_could_not_finis
     assert leaver.wait(15) == 0
     rows = await store.pool.fetch("select worker_id, attempt, attempt_floor from queue")
     assert len(rows) == 60
-    assert all(row["worker_id"] is None and row["attempt"] == row["attempt_floor"] for row in rows), "no budget was used"
+    assert all(row["worker_id"] is None and row["attempt"] == row["attempt_floor"] for row in rows), (
+        "no budget was used"
+    )
     assert await store.pool.fetchval("select state from workers") == "stopped"

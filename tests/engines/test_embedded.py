@@ -106,9 +106,7 @@ async def test_a_second_start_finds_its_data(tmp_path: Path, supervise: Supervis
     assert await ask(supervise(tmp_path).start(), "SELECT n FROM kept") == 7
 
 
-async def test_durability_is_on_and_settings_given_by_the_caller_win(
-    tmp_path: Path, supervise: Supervise
-) -> None:
+async def test_durability_is_on_and_settings_given_by_the_caller_win(tmp_path: Path, supervise: Supervise) -> None:
     server = supervise(tmp_path, work_mem="7MB", search_path="'it''s', \\here").start()
     for name, value in {
         "fsync": "on",
@@ -244,9 +242,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         EmbeddedPostgres(tmp_path / "file" / "here").start()
 
 
-def test_a_failed_start_shows_what_the_server_said_and_frees_the_folder(
-    tmp_path: Path, supervise: Supervise
-) -> None:
+def test_a_failed_start_shows_what_the_server_said_and_frees_the_folder(tmp_path: Path, supervise: Supervise) -> None:
     with pytest.raises(Unavailable, match="unrecognized configuration parameter"):
         supervise(tmp_path, no_such_setting="1").start()
     supervise(tmp_path).start()
@@ -298,9 +294,7 @@ async def test_where_namespaces_are_forbidden_root_serves_as_nobody(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, supervise: Supervise
 ) -> None:
     whole = embedded_programs._identities
-    monkeypatch.setattr(
-        embedded_programs, "_identities", lambda data: [i for i in whole(data) if i.way != "namespace"]
-    )
+    monkeypatch.setattr(embedded_programs, "_identities", lambda data: [i for i in whole(data) if i.way != "namespace"])
     folder = tmp_path_factory.mktemp("open")
     for parent in (folder, *folder.parents[:2]):  # pytest's folders are closed to other users
         parent.chmod(0o755)
@@ -315,9 +309,7 @@ def test_the_wheels_programs_are_found_without_importing_it(monkeypatch: pytest.
     assert not set(embedded_programs.WHEELS) & set(sys.modules)
 
 
-def test_a_folder_given_in_the_environment_goes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_given_in_the_environment_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(embedded_programs.VARIABLE, str(tmp_path))
     with pytest.raises(ConfigError, match="holds no PostgreSQL server"):
         find_binaries()

@@ -168,9 +168,7 @@ class Bench:
 
     async def ring(self, *, lead: float = 0, most: int = 8000) -> Fired:
         holding = self.holding if self.holding.tokens else await self.hold()
-        return await ticking.ring(
-            self.store, holding, sorted(holding.tokens), Pace(lead=lead * SECOND, most=most)
-        )
+        return await ticking.ring(self.store, holding, sorted(holding.tokens), Pace(lead=lead * SECOND, most=most))
 
     # Working
 
@@ -245,9 +243,7 @@ class Bench:
 
     async def fired(self, job_id: UUID, slot: int = 0) -> list[float]:
         """For when the runs of a job were scheduled, in seconds after noon."""
-        rows = await self.sql(
-            "select scheduled_for from runs where job_id = $1 and slot = $2 order by 1", job_id, slot
-        )
+        rows = await self.sql("select scheduled_for from runs where job_id = $1 and slot = $2 order by 1", job_id, slot)
         return [self.seconds(row[0]) for row in rows]
 
     async def queued(self, job_id: UUID) -> list[float]:
@@ -264,10 +260,7 @@ class Bench:
         rows = await self.sql(
             "select from_at, to_at, count, reason, into_at from gaps where job_id = $1 order by 1", job_id
         )
-        return [
-            {k: self.seconds(v) if isinstance(v, datetime) else v for k, v in dict(row).items()}
-            for row in rows
-        ]
+        return [{k: self.seconds(v) if isinstance(v, datetime) else v for k, v in dict(row).items()} for row in rows]
 
     async def verify(self, until: datetime) -> list[str]:
         """Complaints, where an occurrence after a job's registration has not exactly one run or gap.
@@ -296,9 +289,7 @@ class Bench:
             gaps = {at for at in expected if any(start <= at < end for start, end in spans)}
             complaints += [f"{job_id}: {self.seconds(at)} missed" for at in expected - fired - gaps]
             complaints += [f"{job_id}: {self.seconds(at)} run and gap" for at in fired & gaps]
-            complaints += [
-                f"{job_id}: {self.seconds(at)} not asked for" for at in fired - expected if at <= until
-            ]
+            complaints += [f"{job_id}: {self.seconds(at)} not asked for" for at in fired - expected if at <= until]
         return complaints
 
     def seconds(self, moment: datetime) -> float:

@@ -105,16 +105,12 @@ async def test_the_checker_of_these_tests_sees_what_is_missing_and_what_is_too_m
     assert await bench.verify(bench.after(5)) == []
     await bench.sql("delete from runs where scheduled_for = $1", bench.after(2))
     assert await bench.verify(bench.after(5)) == [f"{job}: 2.0 missed"]
-    await bench.sql(
-        "update runs set scheduled_for = $1 where scheduled_for = $2", bench.after(2), bench.after(3)
-    )
+    await bench.sql("update runs set scheduled_for = $1 where scheduled_for = $2", bench.after(2), bench.after(3))
     await bench.sql(
         "insert into gaps values ($1, $2, $3, 1, 'misfire', null, $3)", job, bench.after(3), bench.after(4.5)
     )
     assert await bench.verify(bench.after(5)) == [f"{job}: 4.0 run and gap"]
-    await bench.sql(
-        "update runs set scheduled_for = $1 where scheduled_for = $2", bench.after(4.2), bench.after(4)
-    )
+    await bench.sql("update runs set scheduled_for = $1 where scheduled_for = $2", bench.after(4.2), bench.after(4))
     assert await bench.verify(bench.after(5)) == [f"{job}: 4.2 not asked for"]
 
 
@@ -194,9 +190,7 @@ async def test_a_fence_that_waited_for_a_takeover_refuses_the_old_holder(bench: 
     shards, tokens = old.within([0, 1])
     async with bench.store.pool.acquire() as taking, taking.transaction():
         await taking.execute("update leases set holder = $1, token = token + 1 where shard = 0", uuid4())
-        fencing = asyncio.create_task(
-            bench.value("select bellringer.fence($1, $2, $3)", old.holder, shards, tokens)
-        )
+        fencing = asyncio.create_task(bench.value("select bellringer.fence($1, $2, $3)", old.holder, shards, tokens))
         await asyncio.sleep(0.1)
         assert not fencing.done()
     assert await fencing == [0]

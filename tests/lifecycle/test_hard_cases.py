@@ -219,9 +219,7 @@ async def test_a_run_with_very_many_attempts_does_not_block_the_claims_of_others
 
 
 @pytest.mark.parametrize("wait", ["10s", "10m"])
-async def test_a_retry_of_a_job_that_was_deleted_while_it_ran_comes_to_an_end(
-    bench: Bench, wait: str
-) -> None:
+async def test_a_retry_of_a_job_that_was_deleted_while_it_ran_comes_to_an_end(bench: Bench, wait: str) -> None:
     job = await bench.job("job", every("1s"), retry=Retry(delays=[wait]))
     await bench.set_clock(bench.after(1))
     await bench.tick_all()
@@ -373,9 +371,7 @@ def long_form_of(key: RunKey) -> str:
     return "run_" + "".join(reversed(digits))
 
 
-async def blocked_by(
-    bench: Bench, holder: asyncpg.pool.PoolConnectionProxy[asyncpg.Record], waiters: int = 1
-) -> None:
+async def blocked_by(bench: Bench, holder: asyncpg.pool.PoolConnectionProxy[asyncpg.Record], waiters: int = 1) -> None:
     """Wait until so many wait, in a row or at once, for a lock that this connection holds."""
     pid = await holder.fetchval("select pg_backend_pid()")
     waiting = """

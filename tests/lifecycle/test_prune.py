@@ -65,9 +65,7 @@ async def test_what_is_older_than_the_installation_goes_to_the_past(bench: Bench
     await bench.tick_all()
     seat = await bench.seat()
     await bench.end(seat, await bench.claim_one(seat))
-    assert (
-        await bench.value("select tableoid::regclass::text from runs where job_id = $1", job) == "runs_past"
-    )
+    assert await bench.value("select tableoid::regclass::text from runs where job_id = $1", job) == "runs_past"
     assert await bench.value("select tableoid::regclass::text from attempts") == "attempts_past"
 
 
@@ -81,9 +79,7 @@ async def test_a_day_is_dropped_once_its_retention_is_over(bench: Bench) -> None
     assert await age(bench, 11) >= 1
     assert day not in await history.days(bench.store)
     assert await bench.value("select count(*) from runs where job_id = $1", sent.key.job_id) == 0
-    assert await partitions(bench, "logs") == {
-        name.replace("runs", "logs") for name in await partitions(bench, "runs")
-    }
+    assert await partitions(bench, "logs") == {name.replace("runs", "logs") for name in await partitions(bench, "runs")}
 
 
 async def test_a_day_stays_while_a_run_of_it_waits_or_runs(bench: Bench) -> None:

@@ -74,9 +74,7 @@ async def test_a_job_gets_what_a_hand_that_runs_ahead_has_passed_already_once(be
 
 
 @pytest.mark.parametrize("side", ["before the cursor", "behind the cursor"])
-async def test_a_job_that_joins_a_cohort_in_the_middle_of_its_chunks_misses_nothing(
-    bench: Bench, side: str
-) -> None:
+async def test_a_job_that_joins_a_cohort_in_the_middle_of_its_chunks_misses_nothing(bench: Bench, side: str) -> None:
     await bench.share_shard()
     ids = sorted([await bench.job(f"job {n}", every("1s")) for n in range(4)])
     await bench.tick(lead=1, most=2)

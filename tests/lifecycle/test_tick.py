@@ -160,9 +160,7 @@ async def test_a_hand_that_moved_meanwhile_is_not_moved_again(bench: Bench) -> N
     [stale] = await bench.hands(bench.after(10))
     await bench.set_clock(bench.after(20))
     await bench.tick_all()
-    fired = await cohorts.tick(
-        bench.store, bench.holding, [Move(stale, bench.after(15))], timedelta(seconds=1), 100
-    )
+    fired = await cohorts.tick(bench.store, bench.holding, [Move(stale, bench.after(15))], timedelta(seconds=1), 100)
     assert (fired.fired, fired.moved) == (0, 0)
     [hand] = await bench.hands(bench.after(60))
     assert hand.next_at == bench.after(30)
@@ -263,9 +261,7 @@ async def test_a_hand_that_is_later_than_the_grace_fires_its_latest_instant_and_
     assert (await bench.tick(grace=60)).fired.missed == 6
     await bench.tick_all(grace=60)
     assert await bench.fired(job) == [70]
-    assert await bench.gaps(job) == [
-        {"from_at": 10, "to_at": 70, "count": 6, "reason": "misfire", "into_at": 70}
-    ]
+    assert await bench.gaps(job) == [{"from_at": 10, "to_at": 70, "count": 6, "reason": "misfire", "into_at": 70}]
     [hand] = await bench.hands(bench.after(100))
     assert hand.next_at == bench.after(80)
 

@@ -148,9 +148,7 @@ def test_the_demo_runs_is_quiet_stops_cleanly_and_is_found_again(dev: Dev) -> No
     listed = dev.cli("jobs", "list", "-o", "json")
     assert (listed.returncode, listed.stderr) == (0, "")
     first = {job["name"]: job["job_id"] for job in json.loads(listed.stdout)}
-    assert {"heartbeat", "sales-report", "rebuild-search", "sync-inventory", "welcome", "charge-card"} <= set(
-        first
-    )
+    assert {"heartbeat", "sales-report", "rebuild-search", "sync-inventory", "welcome", "charge-card"} <= set(first)
     until(lambda: "✓ heartbeat" in dev.text(), 10, "a live line")
     metrics = urllib.request.urlopen(f"http://127.0.0.1:{dev.port}/metrics", timeout=5).read().decode()
     assert 'bellringer_attempts_total{outcome="ok",task="shop.heartbeat"}' in metrics

@@ -70,9 +70,7 @@ def test_a_local_call_takes_a_context_that_is_given(app: App) -> None:
 
 
 def test_options_of_a_task_become_those_of_its_jobs(app: App) -> None:
-    @app.schedule(
-        cron("30 2 * * *", tz="Europe/Paris"), every("1h"), name="nightly", tags=["night"], args=[7]
-    )
+    @app.schedule(cron("30 2 * * *", tz="Europe/Paris"), every("1h"), name="nightly", tags=["night"], args=[7])
     @app.task(
         name="clean",
         pool="io",
@@ -136,9 +134,7 @@ def test_schedules_can_be_stacked_under_different_names(app: App) -> None:
 
 
 def test_two_schedules_of_one_name_are_refused(app: App) -> None:
-    with pytest.raises(
-        Conflict, match=r"two schedules declare the job .*cleanup'; give one of them another name="
-    ):
+    with pytest.raises(Conflict, match=r"two schedules declare the job .*cleanup'; give one of them another name="):
 
         @app.schedule(every("1h"))
         @app.schedule(every("2h"))

@@ -204,9 +204,7 @@ def test_wrong_options_are_named_without_a_database(options: Any, said: str) -> 
         charge.options(**options)
 
 
-def test_without_a_database_the_first_use_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
+def test_without_a_database_the_first_use_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.delenv("BELLRINGER_DSN", raising=False)
     monkeypatch.chdir(tmp_path)
 

@@ -65,9 +65,7 @@ def numbers(migrations: Sequence[Migration]) -> list[int]:
     return [migration.number for migration in migrations]
 
 
-async def test_pending_migrations_are_applied_in_order_and_only_once(
-    tmp_path: Path, database: Database
-) -> None:
+async def test_pending_migrations_are_applied_in_order_and_only_once(tmp_path: Path, database: Database) -> None:
     connection = await database.connect()
     assert numbers(await migrate(connection, written(tmp_path, BELLS))) == [1]
     assert numbers(await migrate(connection, written(tmp_path, BELLS, ROPES))) == [2]
@@ -83,9 +81,7 @@ async def test_the_status_of_an_empty_database_is_that_everything_is_pending(
     assert (found.applied, found.pending, found.current, found.wanted) == ((), migrations, 0, 2)
 
 
-async def test_the_status_tells_what_was_applied_and_what_is_pending(
-    tmp_path: Path, database: Database
-) -> None:
+async def test_the_status_tells_what_was_applied_and_what_is_pending(tmp_path: Path, database: Database) -> None:
     connection = await database.connect()
     migrations = written(tmp_path, BELLS, ROPES)
     await migrate(connection, migrations[:1])
@@ -96,9 +92,7 @@ async def test_the_status_tells_what_was_applied_and_what_is_pending(
     assert (found.pending, found.current, found.wanted) == (migrations[1:], 1, 2)
 
 
-async def test_a_failed_migration_is_named_and_leaves_nothing_behind(
-    tmp_path: Path, database: Database
-) -> None:
+async def test_a_failed_migration_is_named_and_leaves_nothing_behind(tmp_path: Path, database: Database) -> None:
     connection = await database.connect()
     migrations = written(tmp_path, BELLS, "create table bellringer.half (n int); select nonsense;")
     with pytest.raises(BellringerError, match=r"002_step\.sql failed: .*nonsense.*nothing of it was kept"):
@@ -107,9 +101,7 @@ async def test_a_failed_migration_is_named_and_leaves_nothing_behind(
     assert (await status(connection, migrations)).current == 1
 
 
-async def test_the_lock_is_released_after_success_and_after_failure(
-    tmp_path: Path, database: Database
-) -> None:
+async def test_the_lock_is_released_after_success_and_after_failure(tmp_path: Path, database: Database) -> None:
     first, second = await database.connect(), await database.connect()
     await migrate(first, written(tmp_path, BELLS))
     with pytest.raises(BellringerError, match="failed"):
@@ -167,9 +159,7 @@ async def test_a_program_that_needs_more_is_told_to_migrate(tmp_path: Path, data
     await require_current(connection, migrations)
 
 
-async def test_a_program_older_than_the_database_is_told_to_upgrade(
-    tmp_path: Path, database: Database
-) -> None:
+async def test_a_program_older_than_the_database_is_told_to_upgrade(tmp_path: Path, database: Database) -> None:
     connection = await database.connect()
     migrations = written(tmp_path, BELLS, ROPES)
     await migrate(connection, migrations)

@@ -244,9 +244,7 @@ def test_a_fixed_delay_counts_from_the_end_of_each_run(bellringer_test: Testing)
 def test_an_interval_fires_on_its_marks(bellringer_test: Testing) -> None:
     steady = App()
 
-    @steady.schedule(
-        every("20m", offset="5m"), starts_at="2026-01-05T12:30:00Z", ends_at="2026-01-05T13:30:00Z"
-    )
+    @steady.schedule(every("20m", offset="5m"), starts_at="2026-01-05T12:30:00Z", ends_at="2026-01-05T13:30:00Z")
     def tick() -> None: ...
 
     t = bellringer_test(steady).advance("3h")
@@ -321,9 +319,7 @@ def test_assertions_match_arguments_however_given(bellringer_test: Testing) -> N
     t.refute_enqueued(cleanup, days=30, within="9m")
     t.refute_enqueued(cleanup, days=8)
     t.refute_enqueued(charge)
-    with pytest.raises(
-        AssertionError, match=r"no .*cleanup\(days=8\) is enqueued; waiting are \n.*args=\[7\]"
-    ):
+    with pytest.raises(AssertionError, match=r"no .*cleanup\(days=8\) is enqueued; waiting are \n.*args=\[7\]"):
         t.assert_enqueued(cleanup, days=8)
     with pytest.raises(AssertionError, match=r"cleanup\(\) within 1m is enqueued"):
         t.refute_enqueued(cleanup, within="1m")

@@ -21,9 +21,7 @@ def test_the_shares_of_all_ranks_are_even_and_add_up_to_all_shards(cluster: tupl
 
 
 @given(clusters, st.integers(0, 128), st.data())
-def test_a_node_takes_or_drops_but_never_both(
-    cluster: tuple[int, int], held: int, data: st.DataObject
-) -> None:
+def test_a_node_takes_or_drops_but_never_both(cluster: tuple[int, int], held: int, data: st.DataObject) -> None:
     shards, nodes = cluster
     share = fair_share(held, shards, nodes, data.draw(st.integers(0, nodes - 1)))
     assert min(share.take, share.drop) == 0
@@ -31,9 +29,7 @@ def test_a_node_takes_or_drops_but_never_both(
 
 
 @given(clusters, st.data())
-def test_nodes_that_act_one_after_another_reach_an_even_share(
-    cluster: tuple[int, int], data: st.DataObject
-) -> None:
+def test_nodes_that_act_one_after_another_reach_an_even_share(cluster: tuple[int, int], data: st.DataObject) -> None:
     shards, nodes = cluster
     owners = [data.draw(st.integers(-1, nodes - 1)) for _ in range(shards)]  # -1: free
     for _ in range(2):

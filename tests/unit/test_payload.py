@@ -172,9 +172,7 @@ def test_a_small_object_that_writes_as_a_huge_one_is_refused_at_once() -> None:
 
 def test_the_limit_is_on_the_bytes_written() -> None:
     assert len(check_payload("x" * 98, limit=100)) == 100
-    with pytest.raises(
-        PayloadTooLarge, match=r"takes 101 bytes as JSON, and the limit is 100; pass a reference"
-    ):
+    with pytest.raises(PayloadTooLarge, match=r"takes 101 bytes as JSON, and the limit is 100; pass a reference"):
         check_payload("x" * 99, limit=100)
 
 

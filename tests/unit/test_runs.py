@@ -26,9 +26,7 @@ from bellringer.runs import (
     judge,
 )
 
-keys = st.builds(
-    RunKey, st.uuids(), st.datetimes(timezones=st.just(UTC)), st.just(0) | st.integers(0, (1 << 63) - 1)
-)
+keys = st.builds(RunKey, st.uuids(), st.datetimes(timezones=st.just(UTC)), st.just(0) | st.integers(0, (1 << 63) - 1))
 signs = string.digits + string.ascii_letters
 endings = st.builds(
     Ending,
@@ -77,9 +75,7 @@ def test_anything_else_is_not_found(text: str) -> None:
         assert encode_id(key) == run_id
 
 
-@pytest.mark.parametrize(
-    "run_id", ["", "run_", "run_!", "job_" + "0" * 33, "run_" + "z" * 33, "run_" + "é" * 33]
-)
+@pytest.mark.parametrize("run_id", ["", "run_", "run_!", "job_" + "0" * 33, "run_" + "z" * 33, "run_" + "é" * 33])
 def test_garbage_is_not_found(run_id: str) -> None:
     with pytest.raises(NotFound):
         decode_id(run_id)

@@ -161,9 +161,7 @@ def test_a_nested_function_is_named_after_where_it_stands() -> None:
 
 def test_a_script_is_named_as_its_file_so_that_a_worker_finds_it(tmp_path: Any) -> None:
     script = tmp_path / "my_app.py"
-    script.write_text(
-        "from bellringer.tasks import task_from\ndef hello(): ...\nprint(task_from(hello).name)\n"
-    )
+    script.write_text("from bellringer.tasks import task_from\ndef hello(): ...\nprint(task_from(hello).name)\n")
     said = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
     assert said.stdout == "my_app.hello\n"
 

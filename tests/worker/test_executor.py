@@ -142,7 +142,7 @@ async def test_a_group_is_of_the_kinds_that_all_its_members_are(bench: Bench) ->
     assert "KeyError" not in lineage
 
 
-class Hostile(Exception):  # noqa: N818
+class Hostile(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no")
 
@@ -156,7 +156,7 @@ class Secretive(type):
         return super().__getattribute__(name)
 
 
-class Nameless(Exception, metaclass=Secretive):  # noqa: N818
+class Nameless(Exception, metaclass=Secretive):
     pass
 
 

@@ -70,9 +70,7 @@ async def test_a_failure_is_told_as_from_a_thread(bench: Bench) -> None:
     assert bench.error(await bench.run("add", "x", "y"))["type"] == "InvalidInput"
 
 
-async def test_what_a_handler_prints_does_not_come_between(
-    bench: Bench, capfd: pytest.CaptureFixture[str]
-) -> None:
+async def test_what_a_handler_prints_does_not_come_between(bench: Bench, capfd: pytest.CaptureFixture[str]) -> None:
     assert (await bench.run("noisy")).result == "quiet"
     said = capfd.readouterr()
     assert "on stdout" in said.out
@@ -101,9 +99,7 @@ async def test_log_and_progress_reach_the_worker(bench: Bench) -> None:
         ("die", int(signal.SIGKILL), "killed by SIGKILL, as happens when memory runs out"),
     ],
 )
-async def test_a_crash_is_the_failure_of_its_attempt(
-    bench: Bench, task: str, argument: int, says: str
-) -> None:
+async def test_a_crash_is_the_failure_of_its_attempt(bench: Bench, task: str, argument: int, says: str) -> None:
     ending = await bench.run(task, argument)
     assert ending.outcome is Outcome.FAILED
     assert bench.error(ending)["type"] == "ProcessCrashed"
@@ -163,9 +159,7 @@ async def test_a_child_that_refuses_to_end_is_killed_all_the_same(
 
 
 @pytest.mark.parametrize("task", ["hang", "hang_async"])
-async def test_a_cancel_stops_the_handler_and_lets_it_clean_up(
-    bench: Bench, tmp_path: Path, task: str
-) -> None:
+async def test_a_cancel_stops_the_handler_and_lets_it_clean_up(bench: Bench, tmp_path: Path, task: str) -> None:
     note = tmp_path / "note"
     work = bench.work(task, str(note), *([True] if task == "hang" else []))
     running = bench.start(work)

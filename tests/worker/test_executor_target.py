@@ -12,9 +12,7 @@ from bellringer.errors import ConfigError
 from bellringer.worker.target import load_target
 
 numbers = count(1)
-SMALL = (
-    "from bellringer.tasks import Registry\nclass App:\n    def __init__(self): self.registry = Registry()\n"
-)
+SMALL = "from bellringer.tasks import Registry\nclass App:\n    def __init__(self): self.registry = Registry()\n"
 
 
 @pytest.fixture

@@ -72,9 +72,7 @@ def create_app(
     )
     table = {**ROUTES, "/metrics": {"GET": metrics.Gauges(service).scrape}}
     app = Starlette(
-        routes=[
-            Route(path, _Endpoint(service, path, handlers), methods=None) for path, handlers in table.items()
-        ],
+        routes=[Route(path, _Endpoint(service, path, handlers), methods=None) for path, handlers in table.items()],
         middleware=[Middleware(Attendant, clock=clock)],
         exception_handlers={HTTPException: _pass_on},
     )

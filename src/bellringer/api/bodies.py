@@ -92,9 +92,7 @@ def parse(data: bytes) -> Any:
     except RecursionError:
         raise _too_deep() from None
     except json.JSONDecodeError as error:
-        raise Refused(
-            400, "json_invalid", f"the body is not JSON: {error.msg} at character {error.pos}"
-        ) from None
+        raise Refused(400, "json_invalid", f"the body is not JSON: {error.msg} at character {error.pos}") from None
     if _SUSPECT.search(text):
         _check_text(value, "")
     return value
@@ -163,9 +161,7 @@ def _check_text(value: Any, pointer: str) -> None:
 
 def _check_string(text: str, pointer: str) -> None:
     if "\0" in text:
-        raise InvalidInput(
-            "the text holds a NUL character", hint="remove it", pointer=pointer, code="nul_character"
-        )
+        raise InvalidInput("the text holds a NUL character", hint="remove it", pointer=pointer, code="nul_character")
     try:
         text.encode()
     except UnicodeEncodeError:

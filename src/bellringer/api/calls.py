@@ -104,9 +104,7 @@ class Call:
             if name not in known:
                 near = get_close_matches(name[:40], known, n=1)
                 hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known) or 'none'}"
-                raise InvalidInput(
-                    f"there is no parameter {name[:40]!r}", hint=hint, code="unknown_parameter"
-                )
+                raise InvalidInput(f"there is no parameter {name[:40]!r}", hint=hint, code="unknown_parameter")
             if "\0" in value:
                 raise InvalidInput(f"{name} holds a NUL character", code="nul_character")
         return given
@@ -124,9 +122,7 @@ class Call:
         if text is None:
             return None
         try:
-            data = base64.b64decode(
-                text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True
-            )
+            data = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
             kept, mark = msgspec.json.decode(data, type=tuple[str, shape])  # type: ignore[valid-type]
         except (binascii.Error, UnicodeError, msgspec.DecodeError, RecursionError):
             raise _forged() from None
@@ -186,9 +182,7 @@ def cursor_to(of: str, mark: msgspec.Struct) -> str:
 
 
 def _forged() -> Refused:
-    return Refused(
-        400, "cursor_invalid", "the cursor is not one of this list", hint="start again without a cursor"
-    )
+    return Refused(400, "cursor_invalid", "the cursor is not one of this list", hint="start again without a cursor")
 
 
 async def find_job(call: Call, text: str) -> UUID:

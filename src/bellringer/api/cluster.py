@@ -50,16 +50,13 @@ async def preview_schedule(call: Call) -> Response:
     """What a schedule means, and when it fires next; nothing is stored."""
     request = await call.body(PreviewRequest)
     if request.n not in FARTHEST_LOOK:
-        raise InvalidInput(
-            f"n must be from {FARTHEST_LOOK[0]} to {FARTHEST_LOOK[-1]}", pointer="/n", code="limit"
-        )
+        raise InvalidInput(f"n must be from {FARTHEST_LOOK[0]} to {FARTHEST_LOOK[-1]}", pointer="/n", code="limit")
     schedule = parse(request.schedule)
     if request.after is None:
         after = await call.store.now()
     else:
         after = read_instant(request.after, what="from", pointer="/from")
     fires = [
-        Occurrence(at=fire.at, local=fire.local, flags=list(fire.flags))
-        for fire in preview(schedule, after, request.n)
+        Occurrence(at=fire.at, local=fire.local, flags=list(fire.flags)) for fire in preview(schedule, after, request.n)
     ]
     return reply(Preview(schedule=to_document(schedule), description=schedule.describe(), fires=fires))

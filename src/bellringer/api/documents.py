@@ -91,9 +91,7 @@ def next_at(stored: jobs.Job) -> datetime | None:
 def _pause(stored: jobs.Job) -> Pause | None:
     if stored.paused_at is None:
         return None
-    return Pause(
-        at=stored.paused_at, by=stored.paused_by, reason=stored.paused_reason, until=stored.paused_until
-    )
+    return Pause(at=stored.paused_at, by=stored.paused_by, reason=stored.paused_reason, until=stored.paused_until)
 
 
 def run_item(stored: runs.Run) -> RunItem:

@@ -6,13 +6,12 @@ import asyncio
 from functools import cache
 from typing import Final
 
-import asyncpg
 from starlette.responses import Response
 
 from bellringer.api.calls import Call, reply
 from bellringer.errors import BellringerError
 from bellringer.store import migrate
-from bellringer.store.pool import RETRYABLE, Store
+from bellringer.store.pool import FAILURES, Store
 from bellringer.wire import Readiness
 
 PATIENCE: Final = 1.0
@@ -37,7 +36,7 @@ async def _database(store: Store) -> dict[str, str]:
             await migrate.require_current(connection, _migrations())
     except BellringerError as error:
         return {"database": "ok", "schema": error.code}
-    except (*RETRYABLE, asyncpg.PostgresError):
+    except FAILURES:
         return {"database": "no answer", "schema": "unknown"}
     return {"database": "ok", "schema": "ok"}
 

@@ -81,9 +81,7 @@ async def change(call: Call) -> Response:
     _check_match(expected, stored.revision)
     definition = patched(documents.definition(stored), patch)
     try:
-        await register.change(
-            call.store, call.names, job_id, stored.revision, definition, tenant_id=tenant_id, who=WHO
-        )
+        await register.change(call.store, call.names, job_id, stored.revision, definition, tenant_id=tenant_id, who=WHO)
     except Conflict:
         await _check_still(call, job_id, tenant_id, expected)
         raise
@@ -125,9 +123,7 @@ async def pause(call: Call) -> Response:
     reason = note(request.reason, what="reason")
     until = None if request.until is None else _until(request.until, await call.store.now())
     job_id = await call.job_id()
-    await control.pause(
-        call.store, job_id, tenant_id=await call.tenant_id(), who=WHO, reason=reason, until=until
-    )
+    await control.pause(call.store, job_id, tenant_id=await call.tenant_id(), who=WHO, reason=reason, until=until)
     return await _job(call, job_id)
 
 
@@ -161,9 +157,7 @@ async def trigger(call: Call) -> Response:
     request = await call.body(TriggerRequest, optional=True)
     kwargs = kwargs_of(request)
     job_id = await call.job_id()
-    key = await send.trigger(
-        call.store, job_id, tenant_id=await call.tenant_id(), args=request.args, kwargs=kwargs
-    )
+    key = await send.trigger(call.store, job_id, tenant_id=await call.tenant_id(), args=request.args, kwargs=kwargs)
     await call.service.wake(WORK, key.scheduled_for.isoformat())
     return await run_reply(call, key, 202, Location=f"{PREFIX}/runs/{key.id}")
 

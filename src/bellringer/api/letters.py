@@ -90,7 +90,5 @@ def _keys(ids: list[str]) -> list[RunKey]:
         try:
             keys.append(run_key(text))
         except NotFound:
-            raise InvalidInput(
-                "that is not the id of a run", pointer=f"/runs/{place}", code="run_id_invalid"
-            ) from None
+            raise InvalidInput("that is not the id of a run", pointer=f"/runs/{place}", code="run_id_invalid") from None
     return keys

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
-import asyncpg
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
     REGISTRY,
@@ -24,7 +23,7 @@ from starlette.responses import Response
 
 from bellringer.api.calls import Call, Service
 from bellringer.store import cohorts, leases, queue, runs, workers
-from bellringer.store.pool import RETRYABLE, Store
+from bellringer.store.pool import FAILURES, Store
 from bellringer.telemetry import (
     DB_CONNECTIONS,
     DEAD_LETTERS,
@@ -80,7 +79,7 @@ class Gauges:
         try:
             async with asyncio.timeout(PATIENCE):
                 await self._read(self._service.store)
-        except (*RETRYABLE, asyncpg.PostgresError):
+        except FAILURES:
             DATABASE_UP.set(0)
         else:
             DATABASE_UP.set(1)
@@ -104,9 +103,7 @@ class Gauges:
             slots.update(worker.pools)
         # By the queue, not by the workers: one of several pools tells only how busy it is in all of them.
         running = {d["pool"]: d["running"] for d in depths}
-        self._set(
-            SATURATION, {(pool,): running.get(pool, 0) / count for pool, count in slots.items() if count}
-        )
+        self._set(SATURATION, {(pool,): running.get(pool, 0) / count for pool, count in slots.items() if count})
 
     def _set(self, gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:
         """Set a gauge's children; those that are gone become 0, since shared files cannot forget them."""

@@ -25,7 +25,7 @@ _STATUS: Final[tuple[tuple[type[BellringerError], int], ...]] = (
 _CODES: Final = {404: "not_found", 405: "method_not_allowed"}
 
 
-class Refused(BellringerError):  # noqa: N818 - named for what happened, as all of them are
+class Refused(BellringerError):
     """A request that is refused for its form: its body, its headers or its method."""
 
     def __init__(
@@ -91,8 +91,7 @@ def _told(error: BellringerError, status: int, code: str, request_id: str) -> Pr
         hint=_short(error.hint),
         request_id=request_id,
         errors=[
-            Fault(pointer=_short(f.pointer), code=f.code, detail=_short(f.message), hint=_short(f.hint))
-            for f in faults
+            Fault(pointer=_short(f.pointer), code=f.code, detail=_short(f.message), hint=_short(f.hint)) for f in faults
         ],
     )
 

@@ -52,11 +52,7 @@ def _when(request: ExecuteRequest) -> str:
 def _order(request: ExecuteRequest, key: str | None, now: datetime | None) -> Order:
     g = Gathering()
     if request.at is not None and request.delay is not None:
-        g.add(
-            InvalidInput(
-                "at and delay are both given", hint="give one", pointer="/delay", code="conflicting_fields"
-            )
-        )
+        g.add(InvalidInput("at and delay are both given", hint="give one", pointer="/delay", code="conflicting_fields"))
     kwargs: dict[str, Any] | None = g.take("/payload", lambda: kwargs_of(request), None)
     order = Order(
         task=g.take("/task", lambda: check_name(request.task, what="task", pointer="/task"), ""),
@@ -68,9 +64,7 @@ def _order(request: ExecuteRequest, key: str | None, now: datetime | None) -> Or
         timeout=timeout_of(request, g),
         heartbeat=heartbeat_of(request, g),
         retry=g.take("/retry", lambda: retry_of(request.retry), Retry()),
-        delivery=g.take(
-            "/delivery", lambda: word(Delivery, request.delivery, "delivery"), Delivery.AT_LEAST_ONCE
-        ),
+        delivery=g.take("/delivery", lambda: word(Delivery, request.delivery, "delivery"), Delivery.AT_LEAST_ONCE),
         key=key,
     )
     g.done()

@@ -51,7 +51,7 @@ async def drain(dsn: str, runs: int, slots: int) -> Drain:
         await store.pool.execute("vacuum analyze queue")
         await store.pool.execute("checkpoint")
         with _scheduler(dsn):
-            seconds, cpu = await _work(store, runs, slots)
+            seconds, cpu = await _work(store, slots)
         lateness = await _lateness(store)
         ended = await store.pool.fetchval("select count(*) from attempts where ends_as = 'succeeded'")
         if ended != runs:
@@ -74,7 +74,7 @@ async def _fill(store: Store, runs: int, task_id: int, pool_id: int, at: datetim
     await store.pool.execute(_SQL.ready_queue)
 
 
-async def _work(store: Store, runs: int, slots: int) -> tuple[float, float]:
+async def _work(store: Store, slots: int) -> tuple[float, float]:
     registry = Registry()
     registry.add(task_from(noop, name="bench.noop"))
     clock = SystemClock()
@@ -92,8 +92,8 @@ async def _work(store: Store, runs: int, slots: int) -> tuple[float, float]:
 
 async def _lateness(store: Store) -> dict[str, float]:
     row: Any = await store.pool.fetchrow(
-        "select percentile_disc(array[0.5, 0.99, 1.0]) within group (order by extract(epoch from started_at - scheduled_for)) as p"
-        " from attempts"
+        "select percentile_disc(array[0.5, 0.99, 1.0]) within group"
+        " (order by extract(epoch from started_at - scheduled_for)) as p from attempts"
     )
     return {name: round(float(value) * 1000, 1) for name, value in zip(("p50", "p99", "max"), row["p"], strict=True)}
 

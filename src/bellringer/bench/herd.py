@@ -152,16 +152,12 @@ async def tick_beside(dsn: str, registered: int, due: int, rounds: int = 30) -> 
         holding = Holding(me, await keeper.acquire(me, 64))
         few = await names.schedule_ids([every("1s")])
         number = max(few.values())
-        await store.pool.execute(
-            "insert into members select shard, $1, job_id, 1, task_id, 1, pool_id, 5, 0, 1, now() - interval '1 day', null"
-            " from members limit $2", number, due)  # fmt: skip
+        await store.pool.execute(_SQL.due_members, number, due)
         taken: list[float] = []
         for n in range(rounds + 3):
             at = now.replace(microsecond=0) + timedelta(milliseconds=n)
             await store.pool.execute("delete from cohorts where schedule_id = $1", number)
-            await store.pool.execute(
-                "insert into cohorts select distinct shard, schedule_id, $2::timestamptz from members where schedule_id = $1",
-                number, at)  # fmt: skip
+            await store.pool.execute(_SQL.due_cohorts, number, at)
             started = clock.monotonic()
             hands = await cohorts.coming(store, sorted(holding.tokens), at, 10_000)
             ticked = await tick(store, names, holding, hands, at, Pace())

@@ -13,6 +13,13 @@ from jobs
 -- name: cohorts
 insert into cohorts (shard, schedule_id, next_at) select distinct shard, schedule_id, $1::timestamptz from members
 
+-- name: due_members
+insert into members (shard, schedule_id, job_id, tenant_id, task_id, revision, pool_id, priority, misfire, overlap, active_since)
+select shard, $1, job_id, tenant_id, task_id, revision, pool_id, priority, misfire, overlap, active_since from members limit $2
+
+-- name: due_cohorts
+insert into cohorts (shard, schedule_id, next_at) select distinct shard, schedule_id, $2::timestamptz from members where schedule_id = $1
+
 -- name: copies
 create table runs_copy (like runs including all) partition by range (scheduled_for);
 create table runs_copy_all partition of runs_copy for values from (minvalue) to (maxvalue);

@@ -15,20 +15,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def argument_options(function: F) -> F:
     for option in (
-        click.option(
-            "--args-json", metavar="JSON", help="Arguments as a JSON object (by name) or list (in order)."
-        ),
-        click.option(
-            "--arg", "named", multiple=True, metavar="NAME=VALUE", help="An argument: JSON, or else text."
-        ),
+        click.option("--args-json", metavar="JSON", help="Arguments as a JSON object (by name) or list (in order)."),
+        click.option("--arg", "named", multiple=True, metavar="NAME=VALUE", help="An argument: JSON, or else text."),
     ):
         function = option(function)
     return function
 
 
-def read_arguments(
-    named: Sequence[str], document: str | None
-) -> tuple[list[Any] | None, dict[str, Any] | None]:
+def read_arguments(named: Sequence[str], document: str | None) -> tuple[list[Any] | None, dict[str, Any] | None]:
     """Positional and named arguments; None where none were given."""
     args: list[Any] | None = None
     kwargs: dict[str, Any] = {}

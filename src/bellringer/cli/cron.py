@@ -34,12 +34,8 @@ def cron() -> None:
 @click.argument("expression", metavar="EXPR")
 @click.option("--tz", default="UTC", show_default=True, metavar="ZONE", help="The zone it is read in.")
 @click.option("--seconds", is_flag=True, help="Six fields, the second first.")
-@click.option(
-    "-n", "count", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many to show."
-)
-@click.option(
-    "--from", "start", metavar="TIME", help="Show those after this time of the zone.  [default: now]"
-)
+@click.option("-n", "count", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many to show.")
+@click.option("--from", "start", metavar="TIME", help="Show those after this time of the zone.  [default: now]")
 @output_option("table", "json")
 def explain(*, expression: str, tz: str, seconds: bool, count: int, start: str | None, output: str) -> None:
     """Say what EXPR means, and when it fires next."""

@@ -104,9 +104,7 @@ def redrive(client: Client, *, ids: Sequence[str], everything: bool, fingerprint
 @which_options
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @with_client
-def discard(
-    client: Client, *, ids: Sequence[str], everything: bool, fingerprint: str | None, yes: bool
-) -> None:
+def discard(client: Client, *, ids: Sequence[str], everything: bool, fingerprint: str | None, yes: bool) -> None:
     """Take runs off the dead letters for good; their history stays."""
     if not ids:
         confirm("discard all dead letters?" if everything else f"discard all of {fingerprint}?", yes=yes)

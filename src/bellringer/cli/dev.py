@@ -31,9 +31,7 @@ from bellringer.cli.groups import Command, fail
     help="Where the database is kept.",
 )
 @click.option("--insecure", is_flag=True, help="Listen beyond this machine, though nobody has to log in.")
-def dev(
-    *, app: str | None, demo: bool, port: int | None, host: str | None, folder: Path, insecure: bool
-) -> None:
+def dev(*, app: str | None, demo: bool, port: int | None, host: str | None, folder: Path, insecure: bool) -> None:
     """Run everything on this machine: API, scheduler, worker, and a PostgreSQL of its own.
 
     APP is app.py or module:app. Ctrl-C stops it; the next start finds its data. BELLRINGER_DSN makes it use

@@ -147,10 +147,7 @@ def tell(error: BaseException) -> int:
 
 def _words(error: BaseException) -> tuple[str, str, int]:
     if isinstance(error, click.UsageError):
-        hint = (
-            getattr(error, "hint", "")
-            or f"see `{error.ctx.command_path if error.ctx else 'bellringer'} --help`"
-        )
+        hint = getattr(error, "hint", "") or f"see `{error.ctx.command_path if error.ctx else 'bellringer'} --help`"
         message = error.format_message()
         return message[:1].lower() + message[1:].rstrip("."), hint, USAGE
     if isinstance(error, click.ClickException):

@@ -138,9 +138,7 @@ def print_job(job: Job, output: str) -> None:
 @click.option("--tag", "tags", multiple=True, help="A tag; may be repeated.")
 @output_option(*ONE)
 @with_client
-def create(
-    client: Client, /, *, named: Sequence[str], args_json: str | None, output: str, **given: Any
-) -> None:
+def create(client: Client, /, *, named: Sequence[str], args_json: str | None, output: str, **given: Any) -> None:
     """Create the job NAME, which runs TASK; without a schedule it runs by hand only."""
     args, kwargs = read_arguments(named, args_json)
     schedule = read_schedule(given)
@@ -230,9 +228,7 @@ def trigger(
 )
 @click.argument("names", metavar="JOB...", nargs=-1, required=True)
 @click.option("--reason", help="Why; it is shown wherever the job is.")
-@click.option(
-    "--until", metavar="TIME", help="Resume by itself: an RFC 3339 instant, or a time from now like 2h."
-)
+@click.option("--until", metavar="TIME", help="Resume by itself: an RFC 3339 instant, or a time from now like 2h.")
 @with_client
 def pause(client: Client, *, names: Sequence[str], reason: str | None, until: str | None) -> None:
     """Pause jobs: they fire nothing, and what waits is held."""

@@ -16,9 +16,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
-        raise ConfigError(
-            f"host {host!r} is not known: {error.strerror}", hint="try --host 127.0.0.1"
-        ) from None
+        raise ConfigError(f"host {host!r} is not known: {error.strerror}", hint="try --host 127.0.0.1") from None
     listening = socket.socket(family, kind, proto)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

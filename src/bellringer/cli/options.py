@@ -19,12 +19,8 @@ def process_options(function: F) -> F:
     """What every process takes."""
     for option in (
         click.option("--with-parent", is_flag=True, hidden=True),
-        click.option(
-            "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="The least to log."
-        ),
-        click.option(
-            "--log", type=click.Choice(["json", "text"]), help="How log lines look.  [default: json]"
-        ),
+        click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="The least to log."),
+        click.option("--log", type=click.Choice(["json", "text"]), help="How log lines look.  [default: json]"),
         click.option("--dsn", metavar="URL", help="The database.  [default: BELLRINGER_DSN]"),
     ):
         function = option(function)

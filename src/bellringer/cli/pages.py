@@ -11,9 +11,9 @@ PAGE: Final = 200
 
 
 def limit_option(function: Any) -> Any:
-    return click.option(
-        "--limit", type=click.IntRange(1), default=50, show_default=True, help="The most to show."
-    )(function)
+    return click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="The most to show.")(
+        function
+    )
 
 
 def gather(ask: Callable[..., Any], limit: int, *, output: str = "table", **filters: Any) -> list[Any]:

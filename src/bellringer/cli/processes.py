@@ -33,9 +33,7 @@ LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 @click.option("--insecure", is_flag=True, help="Listen beyond this machine, though nobody has to log in.")
 @click.option("--listening-fd", type=int, hidden=True)
 @process_options
-def server(
-    no_scheduler: bool, insecure: bool, listening_fd: int | None, with_parent: bool, **flags: Any
-) -> None:
+def server(no_scheduler: bool, insecure: bool, listening_fd: int | None, with_parent: bool, **flags: Any) -> None:
     """Run the API and a scheduler until SIGTERM or Ctrl-C.
 
     Start as many as you like: they share the work, and take over from one that is gone.
@@ -45,10 +43,8 @@ def server(
     check_host(config.host, insecure=insecure)
     from bellringer import assembly
 
-    if listening_fd is None:
-        listening = listen(config.host, config.port)
-    else:
-        listening = socket.socket(fileno=listening_fd)
+    inherited = listening_fd is not None
+    listening = socket.socket(fileno=listening_fd) if inherited else listen(config.host, config.port)
     assembly.run_server(config, listening, with_scheduler=not no_scheduler, with_parent=with_parent)
 
 
@@ -68,9 +64,7 @@ def _pools(_ctx: click.Context, _parameter: click.Parameter, given: tuple[str, .
     for text in given:
         name, _, count = text.partition("=")
         if not name or not count.isascii() or not count.isdecimal() or not 1 <= int(count) <= 10_000:
-            fail(
-                f"--pool {text!r} cannot be read", "write it like --pool io=10: a name and a number of slots"
-            )
+            fail(f"--pool {text!r} cannot be read", "write it like --pool io=10: a name and a number of slots")
         pools[name] = int(count)
     return pools
 
@@ -83,15 +77,9 @@ def _pools(_ctx: click.Context, _parameter: click.Parameter, given: tuple[str, .
     """,
 )
 @click.argument("target", metavar="APP")
-@click.option(
-    "--pool", "pools", multiple=True, callback=_pools, metavar="NAME=SLOTS", help="A pool to serve."
-)
-@click.option(
-    "--slots", type=click.IntRange(1, 10_000), help="Slots of each pool, without --pool.  [default: 50]"
-)
-@click.option(
-    "--grace", metavar="TIME", help="How long running work may take to finish on stop.  [default: 30s]"
-)
+@click.option("--pool", "pools", multiple=True, callback=_pools, metavar="NAME=SLOTS", help="A pool to serve.")
+@click.option("--slots", type=click.IntRange(1, 10_000), help="Slots of each pool, without --pool.  [default: 50]")
+@click.option("--grace", metavar="TIME", help="How long running work may take to finish on stop.  [default: 30s]")
 @click.option("--metrics-port", type=int, metavar="PORT", help="Serve Prometheus metrics on this port.")
 @click.option("--live", is_flag=True, help="A readable line for each start and end of a run.")
 @click.option("--ready-fd", type=int, hidden=True)

@@ -47,9 +47,7 @@ def _version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> N
     bellringer cron explain '30 2 * * MON-FRI' --tz Europe/Paris
     """,
 )
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
-)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
 def cli() -> None:
     """A distributed job scheduler for Python teams: each job runs at its time.
 

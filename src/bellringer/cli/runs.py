@@ -60,11 +60,7 @@ def list_runs(client: Client, *, job: str | None, state: str | None, limit: int,
     """List runs, the newest first."""
     from bellringer.clock import SystemClock
 
-    found = [
-        run
-        for run in gather(client.runs, limit, output=output, job=job)
-        if state is None or run.state == state
-    ]
+    found = [run for run in gather(client.runs, limit, output=output, job=job) if state is None or run.state == state]
     now = SystemClock().now()
     print_list(
         output,

@@ -43,11 +43,11 @@ class Plan:
     dsn: str | None = None  # None: a database of our own, in the folder
 
 
-class Asked(Exception):  # noqa: N818 - not an error: somebody asked us to stop
+class Asked(Exception):
     """Unwinds whatever we are at."""
 
 
-class ChildFailed(Exception):  # noqa: N818 - a verdict: the child itself has said why
+class ChildFailed(Exception):
     """A child ended before it was ever ready, so there is no sense in starting it again."""
 
     def __init__(self, code: int) -> None:
@@ -138,9 +138,7 @@ class Supervisor:
             say("  no app was given, so nothing runs yet: try `bellringer dev app.py`, or --demo")
         say()
 
-    def _add(
-        self, name: str, arguments: list[str], environment: Mapping[str, str], *descriptors: int
-    ) -> None:
+    def _add(self, name: str, arguments: list[str], environment: Mapping[str, str], *descriptors: int) -> None:
         child = Child(
             name,
             arguments,
@@ -157,9 +155,7 @@ class Supervisor:
         while not is_ready():
             self._look()
             if time.monotonic() > deadline:
-                raise Unavailable(
-                    f"the {name} was not ready after {READY_LIMIT:.0f} s", hint="see the lines above"
-                )
+                raise Unavailable(f"the {name} was not ready after {READY_LIMIT:.0f} s", hint="see the lines above")
             time.sleep(LOOK)
 
     def _answers(self) -> bool:

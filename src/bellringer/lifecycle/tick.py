@@ -14,7 +14,6 @@ from bellringer.store.names import Names
 from bellringer.store.pool import Store
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
     """How far ahead of its time a run may be born, and how late a hand may be before it has misfired."""
@@ -67,7 +66,7 @@ def _onward(schedule: Schedule, hand: Hand, now: datetime, pace: Pace) -> tuple[
 
 
 def apart(moves: Sequence[Move]) -> Sequence[Move]:
-    """The first moves of which no two strike at one instant in one shard, so that no job is struck twice by one call."""
+    """The first moves of which no two strike at one instant in one shard: no job is struck twice by one call."""
     ordered = sorted(moves, key=lambda m: (m.hand.next_at, m.hand.schedule_id, m.hand.shard))
     places = [(m.hand.shard, m.hand.next_at) for m in ordered]
     repeated = next((n for n, place in enumerate(places) if place in places[:n]), len(places))

@@ -27,9 +27,7 @@ def first_from(plan: Plan, moment: int) -> int | None:
         found = _first_day_from(plan, day + 1)
     if found is None:
         return None
-    return (
-        found * SECONDS_A_DAY + lowest(plan.hours) * 3600 + lowest(plan.minutes) * 60 + lowest(plan.seconds)
-    )
+    return found * SECONDS_A_DAY + lowest(plan.hours) * 3600 + lowest(plan.minutes) * 60 + lowest(plan.seconds)
 
 
 def last_until(plan: Plan, moment: int) -> int | None:
@@ -43,12 +41,7 @@ def last_until(plan: Plan, moment: int) -> int | None:
         found = _last_day_until(plan, day - 1)
     if found is None:
         return None
-    return (
-        found * SECONDS_A_DAY
-        + highest(plan.hours) * 3600
-        + highest(plan.minutes) * 60
-        + highest(plan.seconds)
-    )
+    return found * SECONDS_A_DAY + highest(plan.hours) * 3600 + highest(plan.minutes) * 60 + highest(plan.seconds)
 
 
 def count(plan: Plan, start: int, end: int) -> int:

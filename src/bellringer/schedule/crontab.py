@@ -46,9 +46,7 @@ class Cron:
     def next_after(self, t: datetime) -> datetime | None:
         """The first occurrence after an instant."""
         plan = _plan(self.expression, self.seconds)
-        found = occurrences.first_from(
-            plan, self.timezone, seconds_until(t) + 1, by_wall=_by_wall(plan, self.dst)
-        )
+        found = occurrences.first_from(plan, self.timezone, seconds_until(t) + 1, by_wall=_by_wall(plan, self.dst))
         return None if found is None else from_seconds(found)
 
     def between(self, a: datetime, b: datetime) -> Iterator[datetime]:
@@ -83,9 +81,7 @@ class Cron:
     def flags_of(self, occurrence: datetime) -> tuple[str, ...]:
         """`dst_gap` or `dst_fold_first` for an occurrence that a change of the clock touched."""
         plan = _plan(self.expression, self.seconds)
-        return occurrences.flags(
-            plan, self.timezone, seconds_until(occurrence), by_wall=_by_wall(plan, self.dst)
-        )
+        return occurrences.flags(plan, self.timezone, seconds_until(occurrence), by_wall=_by_wall(plan, self.dst))
 
     def describe(self) -> str:
         return describe_cron(grammar.read(self.expression, seconds=self.seconds), self.timezone)
@@ -110,9 +106,7 @@ def _read_dst(value: str) -> Dst:
     except ValueError:
         known = ", ".join(Dst)
         message = f"the reading of clock changes {str(value)[:40]!r} is not known"
-        raise InvalidSchedule(
-            message, code="dst_unknown", pointer="/dst", hint=f"use one of {known}"
-        ) from None
+        raise InvalidSchedule(message, code="dst_unknown", pointer="/dst", hint=f"use one of {known}") from None
 
 
 def _by_wall(plan: Plan, dst: Dst) -> bool:

@@ -105,13 +105,9 @@ def _kind(document: Mapping[str, object]) -> str:
 
 def _check_seconds(options: Mapping[str, object]) -> None:
     if not isinstance(options.get("seconds", False), bool):
-        raise _refusal(
-            "'seconds' is neither true nor false", hint="leave it out for five fields", key="seconds"
-        )
+        raise _refusal("'seconds' is neither true nor false", hint="leave it out for five fields", key="seconds")
 
 
 def _refusal(message: str, *, hint: str, key: str = "", code: str = "") -> InvalidSchedule:
     escaped = key.replace("~", "~0").replace("/", "~1")
-    return InvalidSchedule(
-        message, hint=hint, code=code, pointer=f"{_POINTER}/{escaped}" if key else _POINTER
-    )
+    return InvalidSchedule(message, hint=hint, code=code, pointer=f"{_POINTER}/{escaped}" if key else _POINTER)

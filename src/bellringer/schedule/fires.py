@@ -27,7 +27,4 @@ def preview(schedule: Schedule, after: datetime, n: int) -> list[Fire]:
     if not isinstance(schedule, Cron):
         return [Fire(at=instant, local=instant) for instant in found]
     zone = ZoneInfo(schedule.timezone)
-    return [
-        Fire(at=instant, local=instant.astimezone(zone), flags=schedule.flags_of(instant))
-        for instant in found
-    ]
+    return [Fire(at=instant, local=instant.astimezone(zone), flags=schedule.flags_of(instant)) for instant in found]

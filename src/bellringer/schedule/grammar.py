@@ -31,9 +31,7 @@ ALIASES: Final = {
     "@annually": "0 0 1 1 *",
 }
 _VALUE: Final = r"[0-9]+|[A-Z]+"
-_SPAN: Final = re.compile(
-    rf"(?:(?P<star>\*)|(?P<first>{_VALUE})(?:-(?P<last>{_VALUE}))?)(?:/(?P<step>[0-9]+))?"
-)
+_SPAN: Final = re.compile(rf"(?:(?P<star>\*)|(?P<first>{_VALUE})(?:-(?P<last>{_VALUE}))?)(?:/(?P<step>[0-9]+))?")
 _LAST_DAY: Final = re.compile(r"L(?:-(?P<before>[0-9]+))?")
 _NEAREST: Final = re.compile(r"(?P<day>[0-9]+|L)W")
 _NTH: Final = re.compile(rf"(?P<weekday>{_VALUE})#(?P<nth>[0-9]+)")
@@ -183,9 +181,7 @@ def _read_weekday(item: _Token) -> Item | None:
         nth = int(match["nth"])
         if not 1 <= nth <= 5:
             message = f"day of week {item.text}: the number after # is out of range 1–5"
-            raise _refusal(
-                message, item.at + match.start("nth"), hint="a month has at most five of a weekday"
-            )
+            raise _refusal(message, item.at + match.start("nth"), hint="a month has at most five of a weekday")
         return NthWeekday(weekday=_value(WEEKDAY, _Token(match["weekday"], item.at)) % 7, nth=nth)
     if match := _LAST_WEEKDAY.fullmatch(item.text):
         return NthWeekday(weekday=_value(WEEKDAY, _Token(match["weekday"], item.at)) % 7, nth=None)

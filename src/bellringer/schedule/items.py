@@ -31,9 +31,7 @@ MONTH: Final = Field(
     high=12,
     names=("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"),
 )
-WEEKDAY: Final = Field(
-    name="day of week", low=0, high=7, names=("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT")
-)
+WEEKDAY: Final = Field(name="day of week", low=0, high=7, names=("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"))
 FIELDS: Final = (SECOND, MINUTE, HOUR, DAY, MONTH, WEEKDAY)
 
 

@@ -49,9 +49,7 @@ def count(plan: Plan, zone: str, start: int, end: int, *, by_wall: bool) -> int:
     stretch = stretch_at(zone, start)
     while stretch is not None and stretch.start < end:
         opening = _opening(stretch, by_wall=by_wall)
-        total += civil.count(
-            plan, max(start + stretch.offset, opening), min(end, stretch.end) + stretch.offset
-        )
+        total += civil.count(plan, max(start + stretch.offset, opening), min(end, stretch.end) + stretch.offset)
         if by_wall and start <= stretch.start and _carries(plan, stretch):
             # The times of the gap and a match at its very end are one occurrence.
             total += 1 - civil.count(plan, opening, opening + 1)

@@ -44,9 +44,7 @@ def to_row(schedule: Schedule) -> Row:
 
 
 @lru_cache(maxsize=65_536)
-def from_row(  # noqa: PLR0917 - the columns of a row, as they come
-    kind: str, expression: str, timezone: str, anchor: str, seconds: bool, dst: str
-) -> Schedule:
+def from_row(kind: str, expression: str, timezone: str, anchor: str, seconds: bool, dst: str) -> Schedule:
     """Read a schedule back; kept, because the same few rows are read at every tick."""
     match kind:
         case "cron":

@@ -41,9 +41,7 @@ class Stretch:
 def names() -> frozenset[str]:
     """Every zone that a schedule may name."""
     return frozenset(
-        name
-        for name in available_timezones()
-        if name not in _NOT_ZONES and not name.startswith(_NOT_ZONE_FOLDERS)
+        name for name in available_timezones() if name not in _NOT_ZONES and not name.startswith(_NOT_ZONE_FOLDERS)
     )
 
 

@@ -75,7 +75,12 @@ class Scheduler:
     async def run(self, stop: asyncio.Event) -> None:
         """Work until asked to stop, then hand over the shards."""
         self._shards = Shards(
-            self._store, self._keeper, self._node_id, await self._names.shards(), self._clock, self._settings.lease
+            self._store,
+            self._keeper,
+            self._node_id,
+            await self._names.shards(),
+            self._clock,
+            self._settings.lease,
         )
         await pruning.make_days(self._store, await self._store.now())
         async with asyncio.TaskGroup() as chores:

@@ -19,7 +19,13 @@ class Shards:
     """The node's holding. It trusts a lease for less time than the database grants it, counted from before it asked."""
 
     def __init__(
-        self, store: Store, keeper: LeaseKeeper, node_id: UUID, shards: int, clock: Clock, lease: timedelta = LEASE
+        self,
+        store: Store,
+        keeper: LeaseKeeper,
+        node_id: UUID,
+        shards: int,
+        clock: Clock,
+        lease: timedelta = LEASE,
     ) -> None:
         self._store = store
         self._keeper = keeper

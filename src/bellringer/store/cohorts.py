@@ -57,12 +57,18 @@ async def rung(store: Store, shards: Sequence[int], until: datetime) -> list[int
     return [row["shard"] for row in rows]
 
 
-class Occupied(Exception):  # noqa: N818 - a verdict: repeat the call with care
+class Occupied(Exception):
     """An occurrence exists already; nothing was written."""
 
 
 async def tick(
-    store: Store, holding: Holding, moves: Sequence[Move], lead: timedelta, most: int, *, careful: bool = False
+    store: Store,
+    holding: Holding,
+    moves: Sequence[Move],
+    lead: timedelta,
+    most: int,
+    *,
+    careful: bool = False,
 ) -> Fired:
     """Fire hands that strike. With care it passes over occurrences that exist; see `apart` for what it may be given."""
     shards, tokens = holding.within([m.hand.shard for m in moves])

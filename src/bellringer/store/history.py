@@ -42,7 +42,7 @@ async def drop_day(store: Store, day: date) -> bool:
     return True
 
 
-class _Busy(Exception):  # noqa: N818 - rolls the transaction back; the next pass tries again
+class _Busy(Exception):
     pass
 
 

@@ -20,13 +20,13 @@ from bellringer.store.queries import load
 _SQL = load("jobs")
 
 
-class Stale(Exception):  # noqa: N818 - it is a verdict, not an error: compute the instants anew
+class Stale(Exception):
     """The locks took so long that a hand may have passed beyond the instants that were sent along."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instants:
-    """What the schedules of some jobs name right after `asof`: where a new hand starts, and what one may have passed."""
+    """What schedules name right after `asof`: where a new hand starts, and what one may have passed already."""
 
     asof: datetime
     first: Mapping[int, datetime]

@@ -28,9 +28,7 @@ class PostgresLeases:
     async def renew(self, holder: UUID, tokens: Mapping[int, int]) -> frozenset[int]:
         """The shards that are still held; a missing one was taken by another."""
         shards = sorted(tokens)
-        rows = await self._store.pool.fetch(
-            _SQL.renew, holder, shards, [tokens[s] for s in shards], self._lease
-        )
+        rows = await self._store.pool.fetch(_SQL.renew, holder, shards, [tokens[s] for s in shards], self._lease)
         return frozenset(row["shard"] for row in rows)
 
     async def release(self, holder: UUID, tokens: Mapping[int, int]) -> None:

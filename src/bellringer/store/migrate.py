@@ -43,12 +43,8 @@ create table bellringer.migrations (
   applied_at timestamptz not null default pg_catalog.now()
 )
 """
-READ_RECORD: Final = (
-    "select number, name, checksum, program, applied_at from bellringer.migrations order by number"
-)
-WRITE_RECORD: Final = (
-    "insert into bellringer.migrations (number, name, checksum, program) values ($1, $2, $3, $4)"
-)
+READ_RECORD: Final = "select number, name, checksum, program, applied_at from bellringer.migrations order by number"
+WRITE_RECORD: Final = "insert into bellringer.migrations (number, name, checksum, program) values ($1, $2, $3, $4)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,9 +216,7 @@ async def _apply(connection: Connection, migration: Migration) -> None:
             await connection.execute(statement)
         await _record(connection, migration)
     except asyncpg.PostgresError as error:
-        kept = (
-            "nothing of it was" if migration.is_transaction else "its statements before the failed one were"
-        )
+        kept = "nothing of it was" if migration.is_transaction else "its statements before the failed one were"
         raise BellringerError(f"migration {migration.name} failed: {error}", hint=f"{kept} kept") from error
 
 

@@ -27,6 +27,8 @@ RETRYABLE: Final = (
     TimeoutError,
 )
 
+FAILURES: Final = (*RETRYABLE, asyncpg.PostgresError)  # whatever a statement may fail with
+
 SETTINGS: Final = {
     "search_path": "bellringer",
     "timezone": "UTC",

@@ -184,9 +184,7 @@ async def recent(store: Store, tenant_id: int, before: RunKey | None, most: int)
 
 async def attempts(store: Store, key: RunKey) -> list[AttemptRow]:
     rows = await store.pool.fetch(_SQL.attempts, key.job_id, key.scheduled_for, key.slot)
-    return [
-        AttemptRow(**{**dict(row), "error": _json(row["error"]), "result": _json(row["result"])}) for row in rows
-    ]
+    return [AttemptRow(**{**dict(row), "error": _json(row["error"]), "result": _json(row["result"])}) for row in rows]
 
 
 async def logs(store: Store, key: RunKey, after: int, most: int) -> list[LogRow]:
@@ -237,7 +235,18 @@ def _state(row: asyncpg.Record) -> State:
 
 
 def _run(row: asyncpg.Record) -> Run:
-    names = ("job", "task", "pool", "priority", "cause", "reason", "fired_at", "token", "revision", "claimed_at")
+    names = (
+        "job",
+        "task",
+        "pool",
+        "priority",
+        "cause",
+        "reason",
+        "fired_at",
+        "token",
+        "revision",
+        "claimed_at",
+    )
     state = _state(row)
     ended = state in (State.SUCCEEDED, State.DEAD, State.CANCELLED, State.SKIPPED)
     return Run(

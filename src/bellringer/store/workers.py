@@ -46,9 +46,7 @@ class Introduction:
 
 async def join(store: Store, who: Introduction) -> int:
     pools = msgspec.json.encode(who.pools).decode()
-    number: int = await store.pool.fetchval(
-        _SQL.join, who.name, who.host, who.pid, who.version, pools, who.task_ids
-    )
+    number: int = await store.pool.fetchval(_SQL.join, who.name, who.host, who.pid, who.version, pools, who.task_ids)
     return number
 
 

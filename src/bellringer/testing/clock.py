@@ -69,9 +69,7 @@ class TestClock:
 
     def now(self) -> datetime:
         if self._moment is None:
-            raise InvalidInput(
-                "the test's clock is not installed", hint="call `await clock.install(…)` first"
-            )
+            raise InvalidInput("the test's clock is not installed", hint="call `await clock.install(…)` first")
         return self._moment
 
     async def set(self, at: datetime | str) -> None:

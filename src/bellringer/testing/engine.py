@@ -8,14 +8,14 @@ from types import TracebackType
 from typing import Any, Final, Self
 from uuid import uuid4
 
-from bellringer.app import App
 from bellringer.durations import parse_duration
 from bellringer.errors import Conflict, NotFound
 from bellringer.leases import Holding
 from bellringer.lifecycle import register
 from bellringer.lifecycle.tick import Pace, ring, tick
 from bellringer.runs import Cause
-from bellringer.sending import TaskHandle
+from bellringer.sdk.app import App
+from bellringer.sdk.sending import TaskHandle
 from bellringer.store import cohorts, jobs, runs
 from bellringer.store.leases import PostgresLeases
 from bellringer.store.names import Names
@@ -111,15 +111,11 @@ class Engine:
         """What schedulers do at one instant."""
         now = self.clock.now()
         for job_id, tenant_id in await jobs.lapsed(self._store, EVERYTHING):
-            await register.resume(
-                self._store, self._names, job_id, tenant_id=tenant_id, who="the end of its pause"
-            )
+            await register.resume(self._store, self._names, job_id, tenant_id=tenant_id, who="the end of its pause")
         while hands := await cohorts.coming(self._store, self._shards, now, MOST_HANDS):
             ticked = await tick(self._store, self._names, self._holding, hands, now, PACE)
             if not (ticked.fired.moved or ticked.fired.cut):
-                raise Conflict(
-                    "the test's engine lost its shards", hint="let no other scheduler use this database"
-                )
+                raise Conflict("the test's engine lost its shards", hint="let no other scheduler use this database")
         while (await ring(self._store, self._holding, self._shards, PACE)).fired:
             pass
 
@@ -195,9 +191,7 @@ class Engine:
         name = None if task is None else await self._name(task)
         return [entry for entry in waiting if name is None or name in (entry.task, entry.job)]
 
-    async def assert_enqueued(
-        self, task: AnyTask | str, /, *, within: Length | None = None, **kwargs: Any
-    ) -> Enqueued:
+    async def assert_enqueued(self, task: AnyTask | str, /, *, within: Length | None = None, **kwargs: Any) -> Enqueued:
         """Some run of the task waits with these arguments (others do not matter), due within that long."""
         waiting = await self.enqueued(task)
         found = await self._matching(task, waiting, within, kwargs)
@@ -206,9 +200,7 @@ class Engine:
             raise AssertionError(f"no {wanted} is enqueued; waiting are {_shown(waiting)}")
         return found[0]
 
-    async def refute_enqueued(
-        self, task: AnyTask | str, /, *, within: Length | None = None, **kwargs: Any
-    ) -> None:
+    async def refute_enqueued(self, task: AnyTask | str, /, *, within: Length | None = None, **kwargs: Any) -> None:
         """No such run waits."""
         found = await self._matching(task, await self.enqueued(task), within, kwargs)
         if found:
@@ -234,8 +226,5 @@ class Engine:
 
 
 def _shown(entries: Sequence[Enqueued]) -> str:
-    lines = [
-        f"\n  {e.task} args={list(e.args)} kwargs={dict(e.kwargs)} due {e.due_at.isoformat()}"
-        for e in entries
-    ]
+    lines = [f"\n  {e.task} args={list(e.args)} kwargs={dict(e.kwargs)} due {e.due_at.isoformat()}" for e in entries]
     return "".join(lines) or "none"

@@ -7,8 +7,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from bellringer.app import App
-from bellringer.portal import Portal
+from bellringer.sdk.app import App
+from bellringer.sdk.portal import Portal
 from bellringer.store.runs import AttemptRow, DeadLetter, Run
 from bellringer.testing.engine import START, AnyTask, Engine, Length
 from bellringer.testing.records import Enqueued, Fire, Performed
@@ -95,9 +95,7 @@ class TestEngine:
         """What waits to be run, now or later."""
         return self._do(lambda: self._engine.enqueued(task))
 
-    def assert_enqueued(
-        self, task: AnyTask | str, /, *, within: Length | None = None, **kwargs: Any
-    ) -> Enqueued:
+    def assert_enqueued(self, task: AnyTask | str, /, *, within: Length | None = None, **kwargs: Any) -> Enqueued:
         """Some run of the task waits with these arguments, due within that long."""
         return self._do(lambda: self._engine.assert_enqueued(task, within=within, **kwargs))
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from bellringer.durations import format_duration, parse_duration
 from bellringer.errors import InvalidInput
 from bellringer.payload import to_plain
-from bellringer.sending import TaskHandle
+from bellringer.sdk.sending import TaskHandle
 from bellringer.tasks import Task
 from bellringer.testing.records import Enqueued
 
@@ -49,7 +49,5 @@ def _check_names(task: Task, wanted: Mapping[str, Any]) -> None:
     for name in wanted:
         if name not in known and signature.others is None:
             close = difflib.get_close_matches(name, known, 1)
-            hint = (
-                f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(sorted(known)) or 'none'}"
-            )
+            hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(sorted(known)) or 'none'}"
             raise InvalidInput(f"{task.name} has no argument {name!r}", hint=hint, code="unexpected_argument")

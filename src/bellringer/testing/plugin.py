@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from bellringer.app import App
+    from bellringer.sdk.app import App
     from bellringer.testing.facade import TestEngine
     from bellringer.testing.server import TestServer
 

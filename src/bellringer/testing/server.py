@@ -16,7 +16,7 @@ from uuid import uuid4
 import asyncpg
 
 from bellringer.engines.embedded import EmbeddedPostgres
-from bellringer.portal import Portal
+from bellringer.sdk.portal import Portal
 from bellringer.store.migrate import migrate
 
 GIVEN: Final = "BELLRINGER_TEST_DSN"

@@ -12,14 +12,14 @@ from typing import Any, Final, Literal
 
 from uuid_utils.compat import uuid7
 
-from bellringer.app import App
 from bellringer.clock import SystemClock
 from bellringer.jobs import DEFAULT_POOL
 from bellringer.lifecycle.claim import Seat, Turn, claim
 from bellringer.lifecycle.reap import reap
 from bellringer.lifecycle.settle import decide, settle
 from bellringer.runs import Ending, RunKey
-from bellringer.sending import definition_of
+from bellringer.sdk.app import App
+from bellringer.sdk.sending import definition_of
 from bellringer.store import queue, workers
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
@@ -67,9 +67,7 @@ class Workshop:
         self._crash: Crash | None = None
 
     async def open(self) -> None:
-        self._executor = Executor(
-            self._registry, clock=SystemClock(), database_now=self._now, log=self._lines.append
-        )
+        self._executor = Executor(self._registry, clock=SystemClock(), database_now=self._now, log=self._lines.append)
         await self._join()
 
     async def close(self) -> None:
@@ -92,9 +90,7 @@ class Workshop:
                 return True
         return False
 
-    async def perform(
-        self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any], attempt: int
-    ) -> Performed:
+    async def perform(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any], attempt: int) -> Performed:
         placed, named = task.bind(args, kwargs)
         now = self._now()
         work = Work(
@@ -155,9 +151,7 @@ class Workshop:
             await queue.report(self._store, self._worker_id, news)
         lines, self._lines[:] = list(self._lines), []
         if lines:
-            await queue.log(
-                self._store, [(n.key, n.attempt, n.at, n.level, n.message, n.fields) for n in lines]
-            )
+            await queue.log(self._store, [(n.key, n.attempt, n.at, n.level, n.message, n.fields) for n in lines])
 
     async def _die(self, when: Crash) -> bool:
         """Fall silent while holding all that is ready, as a killed worker does, and be reaped."""

@@ -50,9 +50,7 @@ def _at(*parts: str) -> str:
     return "".join("/" + quote(part, safe="") for part in parts)
 
 
-def jobs(
-    *, name: str | None = None, limit: int | None = None, cursor: str | None = None
-) -> Ask[answers.JobPage]:
+def jobs(*, name: str | None = None, limit: int | None = None, cursor: str | None = None) -> Ask[answers.JobPage]:
     """A page of jobs, or the one of a name."""
     return _get(answers.JobPage, "/jobs", name=name, limit=limit, cursor=cursor)
 
@@ -87,9 +85,7 @@ def resume(job: str) -> Ask[answers.Job]:
     return _post(answers.Job, _at("jobs", job, "resume"), {})
 
 
-def trigger(
-    job: str, *, args: Sequence[Any] | None = None, kwargs: Document | None = None
-) -> Ask[answers.Run]:
+def trigger(job: str, *, args: Sequence[Any] | None = None, kwargs: Document | None = None) -> Ask[answers.Run]:
     """Run a job now, whatever its schedule says."""
     return _post(answers.Run, _at("jobs", job, "run"), {"args": args, "kwargs": kwargs})
 
@@ -98,9 +94,7 @@ def job_runs(job: str, *, limit: int | None = None, cursor: str | None = None) -
     return _get(answers.RunPage, _at("jobs", job, "runs"), limit=limit, cursor=cursor)
 
 
-def runs(
-    *, job: str | None = None, limit: int | None = None, cursor: str | None = None
-) -> Ask[answers.RunPage]:
+def runs(*, job: str | None = None, limit: int | None = None, cursor: str | None = None) -> Ask[answers.RunPage]:
     """The newest runs, of all jobs or of one."""
     return _get(answers.RunPage, "/runs", job=job, limit=limit, cursor=cursor)
 
@@ -122,13 +116,9 @@ def logs(run_id: str, *, limit: int | None = None, cursor: str | None = None) ->
     return _get(answers.Lines, _at("runs", run_id, "logs"), limit=limit, cursor=cursor)
 
 
-def execute(
-    task: str, *, args: Sequence[Any] = (), kwargs: Document | None = None, **options: Any
-) -> Ask[answers.Run]:
+def execute(task: str, *, args: Sequence[Any] = (), kwargs: Document | None = None, **options: Any) -> Ask[answers.Run]:
     """Run a task without a job; options are at, delay, pool, priority, timeout, retry, delivery and key."""
-    return _post(
-        answers.Run, "/jobs/execute", {"task": task, "args": args, "kwargs": kwargs or {}, **options}
-    )
+    return _post(answers.Run, "/jobs/execute", {"task": task, "args": args, "kwargs": kwargs or {}, **options})
 
 
 def dead_letters(

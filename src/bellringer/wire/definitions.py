@@ -44,9 +44,7 @@ def to_definition(request: JobRequest, *, owner: str = "api") -> Definition:
         timeout=timeout_of(request, g),
         heartbeat=heartbeat_of(request, g),
         retry=g.take("/retry", lambda: retry_of(request.retry), Retry()),
-        delivery=g.take(
-            "/delivery", lambda: word(Delivery, request.delivery, "delivery"), Delivery.AT_LEAST_ONCE
-        ),
+        delivery=g.take("/delivery", lambda: word(Delivery, request.delivery, "delivery"), Delivery.AT_LEAST_ONCE),
         misfire=g.take("/misfire", lambda: word(Misfire, request.misfire, "misfire"), Misfire.FIRE_ONCE),
         overlap=g.take("/overlap", lambda: word(Overlap, request.overlap, "overlap"), Overlap.ALLOW),
         starts_at=g.take("/starts_at", lambda: instant(request.starts_at, what="starts_at"), None),

@@ -85,9 +85,7 @@ def refuse_unknown(shape: type[msgspec.Struct], document: Mapping[str, Any], gat
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known) or 'none'}"
             pointer = "/" + shown.replace("~", "~0").replace("/", "~1")
             gathering.add(
-                InvalidInput(
-                    f"there is no field {shown!r} to set", hint=hint, pointer=pointer, code="unknown_field"
-                )
+                InvalidInput(f"there is no field {shown!r} to set", hint=hint, pointer=pointer, code="unknown_field")
             )
 
 
@@ -120,7 +118,5 @@ def instant(value: str | None, *, what: str) -> datetime | None:
 def note(text: str | None, *, what: str) -> str | None:
     """A person's own words, kept with what they did."""
     if text is not None and len(text) > LONGEST_NOTE:
-        raise InvalidInput(
-            f"{what} has more than {LONGEST_NOTE} characters", pointer=f"/{what}", code="limit"
-        )
+        raise InvalidInput(f"{what} has more than {LONGEST_NOTE} characters", pointer=f"/{what}", code="limit")
     return text

@@ -86,9 +86,7 @@ class Inside:
         began = _monotonic()
         task = self._registry.get(run.work.task)
         if task is None:
-            return endings.failed(
-                "UnknownTask", f"the app in the child process has no task {run.work.task!r}"
-            )
+            return endings.failed("UnknownTask", f"the app in the child process has no task {run.work.task!r}")
         try:
             value = self._call(task, run, control)
         except SystemExit:

@@ -185,9 +185,7 @@ def _number(value: float, what: str) -> float:
 
 def _storable(fields: dict[str, Any]) -> dict[str, Any]:
     """Fields fit for jsonb: what cannot be written as JSON is shown as text. A log line never fails."""
-    stored = {
-        clip(name, 200): _field(value) for name, value in itertools.islice(fields.items(), FIELDS_LIMIT)
-    }
+    stored = {clip(name, 200): _field(value) for name, value in itertools.islice(fields.items(), FIELDS_LIMIT)}
     if len(fields) > FIELDS_LIMIT:
         stored["…"] = f"{len(fields) - FIELDS_LIMIT} further fields dropped"
     return stored

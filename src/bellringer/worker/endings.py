@@ -28,9 +28,7 @@ def returned(value: Any, *, limit: int, ran: float) -> Ending:
     if isinstance(value, Snooze):
         return Ending(outcome=Outcome.OK, snooze=value.delay, ran=ran)
     if isinstance(value, Discard):
-        return Ending(
-            outcome=Outcome.OK, discard=clip(told(lambda: str(value.reason)), MESSAGE_LIMIT), ran=ran
-        )
+        return Ending(outcome=Outcome.OK, discard=clip(told(lambda: str(value.reason)), MESSAGE_LIMIT), ran=ran)
     try:
         return Ending(outcome=Outcome.OK, result=to_plain(value, limit=limit, what="the result"), ran=ran)
     except InvalidInput as error:

@@ -151,7 +151,7 @@ class Worker:
             if not full:
                 await wake.wait(self._strikes.until_next(self._time.now(), POLL))
             else:
-                await asyncio.sleep(0)  # noqa: TID251 - let what was claimed begin
+                await asyncio.sleep(0)
 
         return take
 
@@ -201,9 +201,7 @@ class Worker:
         self._running[end] = claimed
         end.add_done_callback(partial(self._ended, self.worker_id, seats, claimed, work))
 
-    def _ended(
-        self, worker_id: int, seats: Seats, claimed: Claimed, work: Work, end: asyncio.Future[Ending]
-    ) -> None:
+    def _ended(self, worker_id: int, seats: Seats, claimed: Claimed, work: Work, end: asyncio.Future[Ending]) -> None:
         """Settle an ending, under the number that claimed it, and give its seat to the next."""
         if self._running.pop(end, None) is None:  # the grace was over; it was given back
             return

@@ -11,7 +11,17 @@ from bellringer.lifecycle.settle import settle
 from bellringer.runs import Outcome, State
 from bellringer.store.pool import RETRYABLE, Store
 from bellringer.store.queue import Claimed, Settled
-from bellringer.telemetry import ATTEMPTS, DEAD, DUPLICATES, RETRIES, RUN_SECONDS, SETTLE_SECONDS, STALE, log, one_of
+from bellringer.telemetry import (
+    ATTEMPTS,
+    DEAD,
+    DUPLICATES,
+    RETRIES,
+    RUN_SECONDS,
+    SETTLE_SECONDS,
+    STALE,
+    log,
+    one_of,
+)
 
 MOST: Final = 2_000
 

@@ -64,9 +64,7 @@ def _import(name: str, where: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise ConfigError(
-                f"there is no module {where!r}", hint=f"looked in {Path.cwd()}; {_HOW}"
-            ) from error
+            raise ConfigError(f"there is no module {where!r}", hint=f"looked in {Path.cwd()}; {_HOW}") from error
         raise _inside(where, error) from error
     except (Exception, SystemExit) as error:
         raise _inside(where, error) from error
@@ -96,9 +94,7 @@ def _named(module: ModuleType, attribute: str) -> Target:
 def _only(module: ModuleType, where: str) -> Target:
     apps = _apps(module)
     if not apps:
-        raise ConfigError(
-            f"there is no App in {where!r}", hint="make one with `app = App()` at the top level"
-        )
+        raise ConfigError(f"there is no App in {where!r}", hint="make one with `app = App()` at the top level")
     if len({id(app) for app in apps.values()}) > 1:
         options = " or ".join(f"{where}:{name}" for name in apps)
         raise ConfigError(f"there are several Apps in {where!r}", hint=f"say which: {options}")

@@ -26,12 +26,7 @@ def test_an_anchor_and_an_offset_shift_the_interval() -> None:
 
 def test_anchors_whole_intervals_apart_are_the_same_schedule() -> None:
     one = every("15m", anchor=datetime(2026, 1, 1, 0, 5, tzinfo=UTC))
-    assert (
-        one
-        == every("15m", offset="5m")
-        == every(900, offset="20m")
-        == every(900.0, anchor="2020-02-02T02:20:00Z")
-    )
+    assert one == every("15m", offset="5m") == every(900, offset="20m") == every(900.0, anchor="2020-02-02T02:20:00Z")
 
 
 def test_every_asks_its_questions_by_arithmetic() -> None:
@@ -67,9 +62,7 @@ def test_a_delay_counts_from_the_end_of_the_run() -> None:
     assert schedule.last_at_or_before(NOON, not_before=NOON) is None
 
 
-@pytest.mark.parametrize(
-    "value", [0, -5, 1e-9, 0.5, 1e308, float("inf"), float("nan"), "0s", "999ms", "367d"]
-)
+@pytest.mark.parametrize("value", [0, -5, 1e-9, 0.5, 1e308, float("inf"), float("nan"), "0s", "999ms", "367d"])
 def test_an_interval_is_a_second_to_a_year(value: str | float) -> None:
     with pytest.raises(InvalidSchedule) as caught:
         every(value)

@@ -60,9 +60,7 @@ class Walk:
     def __init__(self, zone: str, start: datetime, end: datetime, step: int = 60) -> None:
         self.start, self.end, self.step, self.a_day = start, end, step, 86_400 // step
         where, first, last = ZoneInfo(zone), int(start.timestamp()), int(end.timestamp())
-        self.shown = array(
-            "q", map(self._show, (datetime.fromtimestamp(s, where) for s in range(first, last, step)))
-        )
+        self.shown = array("q", map(self._show, (datetime.fromtimestamp(s, where) for s in range(first, last, step))))
         self.come = array("q", accumulate(self.shown, max))
         self.days = sorted({shown // self.a_day for shown in self.shown})
 
@@ -115,9 +113,7 @@ def day_test(dom: str, month: str, dow: str) -> Callable[[date], bool]:
     join = all if dom[0] == "*" or dow[0] == "*" else any
 
     def matches(day: date) -> bool:
-        return day.month in months and join(
-            [any(test(day) for test in by_date), any(test(day) for test in by_weekday)]
-        )
+        return day.month in months and join([any(test(day) for test in by_date), any(test(day) for test in by_weekday)])
 
     return matches
 
@@ -143,9 +139,7 @@ def weekday_test(item: str) -> Callable[[date], bool]:
     for number, name in enumerate(WEEKDAYS):
         item = item.replace(name, str(number))
     if item.endswith("L"):
-        return lambda day: (
-            day.isoweekday() % 7 == int(item[0]) % 7 and (day + timedelta(7)).month != day.month
-        )
+        return lambda day: day.isoweekday() % 7 == int(item[0]) % 7 and (day + timedelta(7)).month != day.month
     if "#" in item:
         return lambda day: day.isoweekday() % 7 == int(item[0]) % 7 and (day.day - 1) // 7 + 1 == int(item[2])
     wanted = {n % 7 for n in numbers(item, 0, 6 if item[0] == "*" else 7)}
@@ -167,9 +161,7 @@ def zone_walk(request: pytest.FixtureRequest) -> tuple[str, Walk]:
 
 
 @pytest.mark.parametrize("expression", RHYTHMS + FIXED + DAYS)
-def test_occurrences_over_years_are_those_of_the_minute_walker(
-    zone_walk: tuple[str, Walk], expression: str
-) -> None:
+def test_occurrences_over_years_are_those_of_the_minute_walker(zone_walk: tuple[str, Walk], expression: str) -> None:
     zone, walk = zone_walk
     margin = timedelta(days=2)
     expected = inside(walk, walk.occurrences(expression), margin)
@@ -202,9 +194,7 @@ def field(low: int, high: int) -> st.SearchStrategy[str]:
         value.map(str),
         span.map(lambda ends: f"{ends[0]}-{ends[1]}"),
         st.integers(1, high - low).map(lambda step: f"*/{step}"),
-        span.flatmap(
-            lambda ends: st.integers(1, ends[1] - ends[0] + 1).map(lambda n: f"{ends[0]}-{ends[1]}/{n}")
-        ),
+        span.flatmap(lambda ends: st.integers(1, ends[1] - ends[0] + 1).map(lambda n: f"{ends[0]}-{ends[1]}/{n}")),
     )
     return st.lists(item, min_size=1, max_size=3).map(",".join)
 
@@ -248,9 +238,7 @@ def test_any_expression_near_a_change_of_the_clock_is_read_as_the_minute_walker_
         "59 59 23 * * *",
     ],
 )
-@pytest.mark.parametrize(
-    ("zone", "at"), [(zone, at) for zone in list(TRANSITIONS)[:5] for at in TRANSITIONS[zone]]
-)
+@pytest.mark.parametrize(("zone", "at"), [(zone, at) for zone in list(TRANSITIONS)[:5] for at in TRANSITIONS[zone]])
 def test_seconds_follow_the_same_rules_as_minutes(zone: str, at: str, expression: str) -> None:
     change = datetime.fromisoformat(at).replace(tzinfo=UTC)
     walk, margin = walk_near(zone, change, 1), timedelta(hours=27)

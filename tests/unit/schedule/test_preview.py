@@ -41,9 +41,7 @@ def test_a_rhythm_has_nothing_to_mark() -> None:
 
 def test_other_kinds_are_previewed_in_utc() -> None:
     noon = utc("2026-12-01T12:00")
-    assert [fire.at for fire in preview(every("1h"), noon, 3)] == [
-        noon + timedelta(hours=h) for h in (1, 2, 3)
-    ]
+    assert [fire.at for fire in preview(every("1h"), noon, 3)] == [noon + timedelta(hours=h) for h in (1, 2, 3)]
     assert [fire.local for fire in preview(delay("1h"), noon, 3)] == [noon + timedelta(hours=1)]
     assert preview(at(noon), noon, 3) == []
     assert preview(every("1h"), noon, 0) == []

@@ -87,9 +87,7 @@ quick = settings(max_examples=120, deadline=None)
 
 @quick
 @given(schedules, instants)
-def test_the_next_occurrence_is_later_in_utc_and_on_its_own_timetable(
-    schedule: Schedule, t: datetime
-) -> None:
+def test_the_next_occurrence_is_later_in_utc_and_on_its_own_timetable(schedule: Schedule, t: datetime) -> None:
     found = schedule.next_after(t)
     if found is None:
         assert schedule.kind == "at"
@@ -138,9 +136,7 @@ def test_counts_of_neighbouring_spans_add_up(
 
 @quick
 @given(timetables, instants, spans)
-def test_the_latest_occurrence_is_the_last_of_the_list(
-    schedule: Cron | Every, a: datetime, span: timedelta
-) -> None:
+def test_the_latest_occurrence_is_the_last_of_the_list(schedule: Cron | Every, a: datetime, span: timedelta) -> None:
     if isinstance(schedule, Cron) and schedule.expression.startswith("*"):
         span /= 36
     found = list(schedule.between(a, a + span))
@@ -170,9 +166,7 @@ cron_like = st.text(st.sampled_from("0123456789*,/-#?LWHR @MONFRIJANmonfri:()\tÙ
 
 
 @settings(max_examples=400, deadline=None)
-@given(
-    st.one_of(cron_like, st.text(max_size=300), cron_like.map(lambda text: f"0 0 {text} * *")), st.booleans()
-)
+@given(st.one_of(cron_like, st.text(max_size=300), cron_like.map(lambda text: f"0 0 {text} * *")), st.booleans())
 def test_garbage_only_ever_raises_a_refusal_with_a_code_and_a_place(text: str, with_seconds: bool) -> None:
     refusal = refusal_of(lambda: cron(text, seconds=with_seconds))
     if refusal is None:
@@ -186,9 +180,7 @@ def test_garbage_only_ever_raises_a_refusal_with_a_code_and_a_place(text: str, w
 
 json_values = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=30)),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=2), st.dictionaries(st.text(max_size=5), inner, max_size=2)
-    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(st.text(max_size=5), inner, max_size=2)),
     max_leaves=4,
 )
 keys = st.sampled_from(["cron", "every", "delay", "at", "tz", "seconds", "anchor", "offset", "dst", "crno"])

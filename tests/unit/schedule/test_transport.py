@@ -24,9 +24,7 @@ SCHEDULES = [
 
 
 @pytest.mark.parametrize(("schedule", "document"), SCHEDULES)
-def test_a_schedule_survives_its_row_and_its_document(
-    schedule: Schedule, document: dict[str, object]
-) -> None:
+def test_a_schedule_survives_its_row_and_its_document(schedule: Schedule, document: dict[str, object]) -> None:
     assert to_document(schedule) == document
     assert parse(document) == schedule
     row = to_row(schedule)
@@ -52,9 +50,7 @@ def test_equal_schedules_have_equal_rows(one: Schedule, other: Schedule) -> None
 
 
 def test_what_a_kind_does_not_use_is_empty_in_its_row() -> None:
-    assert to_row(delay("10s")) == Row(
-        kind="delay", expression="10s", timezone="", anchor="", seconds=False, dst=""
-    )
+    assert to_row(delay("10s")) == Row(kind="delay", expression="10s", timezone="", anchor="", seconds=False, dst="")
     assert to_row(cron("0 0 * * *")).dst == "default"
 
 
@@ -100,9 +96,7 @@ def test_a_row_of_an_unknown_kind_is_refused() -> None:
         ("0 9 * * *", "schedule_invalid", "/schedule", "a schedule is an object, not str"),
     ],
 )
-def test_a_bad_document_is_refused_where_it_is_wrong(
-    document: object, code: str, pointer: str, says: str
-) -> None:
+def test_a_bad_document_is_refused_where_it_is_wrong(document: object, code: str, pointer: str, says: str) -> None:
     with pytest.raises(InvalidSchedule) as caught:
         parse(document)  # type: ignore[arg-type]
     assert (caught.value.code, caught.value.pointer) == (code, pointer)

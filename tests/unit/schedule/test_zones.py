@@ -72,9 +72,7 @@ def test_no_zone_changes_twice_between_two_looks() -> None:
             index, instants, offsets, *_ = _common.load_data(file)
         used = [offsets[i] for i in index]
         changes = [
-            at
-            for at, (old, new) in zip(instants[1:], pairwise(used), strict=True)
-            if old != new and at > -(2**31)
+            at for at, (old, new) in zip(instants[1:], pairwise(used), strict=True) if old != new and at > -(2**31)
         ]
         assert all(later - earlier > 2 * zones.PROBE for earlier, later in pairwise(changes)), name
 

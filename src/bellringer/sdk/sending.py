@@ -14,22 +14,22 @@ from uuid_utils.compat import uuid7
 from bellringer.clock import SystemClock
 from bellringer.durations import parse_duration
 from bellringer.errors import InvalidInput
-from bellringer.handles import JobHandle, RunHandle
 from bellringer.jobs import DEFAULT_POOL, Definition
-from bellringer.misuse import check_schedules, refuse_unknown
 from bellringer.policies import Delivery, Retry
 from bellringer.runs import RunKey, Spec
 from bellringer.schedule import At, Schedule
 from bellringer.schedule.instants import read_instant
+from bellringer.sdk.handles import JobHandle, RunHandle
+from bellringer.sdk.misuse import check_schedules, refuse_unknown
 from bellringer.tasks import Duration, Registry, Task, task_from
 from bellringer.worker.context import Context
 from bellringer.worker.control import Control
 from bellringer.worker.work import Work
 
 if TYPE_CHECKING:
-    from bellringer.connection import Act, Connection
-    from bellringer.desk import Desk
     from bellringer.lifecycle.send import Order
+    from bellringer.sdk.connection import Act, Connection
+    from bellringer.sdk.desk import Desk
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -172,9 +172,7 @@ class Prepared(Generic[P]):
         registry.add(self.task)
         return JobHandle(name, self.connection, registry)
 
-    def _definition(
-        self, schedule: Schedule, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Definition:
+    def _definition(self, schedule: Schedule, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Definition:
         for option in ("at", "delay", "key"):
             if getattr(self, option) is not None:
                 raise InvalidInput(

@@ -39,9 +39,7 @@ def check_schedules(schedules: Collection[object], *, of: str) -> None:
         if not isinstance(schedule, Cron | Every | Delay | At):
             is_text = isinstance(schedule, str)
             hint = f"write cron({schedule!r})" if is_text else "make one with cron, every, delay or at"
-            raise InvalidInput(
-                f"{of} takes a schedule, not {schedule!r}", hint=hint, pointer="/schedule", code="type"
-            )
+            raise InvalidInput(f"{of} takes a schedule, not {schedule!r}", hint=hint, pointer="/schedule", code="type")
 
 
 def _meant(word: str, known: Collection[str]) -> str:

@@ -123,13 +123,9 @@ class Desk:
         if (found := known.get(name.lower())) is not None:
             return found[0]
         if len(known) > 1:
-            raise Conflict(
-                f"{name!r} may be any of {', '.join(declared)}", hint="say which, by its whole name"
-            )
+            raise Conflict(f"{name!r} may be any of {', '.join(declared)}", hint="say which, by its whole name")
         if not known:
-            raise NotFound(
-                f"there is no job {name!r}", hint="jobs of @app.schedule exist once a worker has started"
-            )
+            raise NotFound(f"there is no job {name!r}", hint="jobs of @app.schedule exist once a worker has started")
         return next(iter(known.values()))[0]
 
     async def job(self, job_id: UUID) -> Job:
@@ -146,9 +142,7 @@ class Desk:
 
     async def pause(self, job_id: UUID, reason: str | None, until: timedelta | datetime | None) -> None:
         end = await self._store.now() + until if isinstance(until, timedelta) else until
-        await control.pause(
-            self._store, job_id, tenant_id=self._tenant_id, who=self._who, reason=reason, until=end
-        )
+        await control.pause(self._store, job_id, tenant_id=self._tenant_id, who=self._who, reason=reason, until=end)
 
     async def resume(self, job_id: UUID) -> None:
         await register.resume(self._store, self._names, job_id, tenant_id=self._tenant_id, who=self._who)

@@ -17,8 +17,8 @@ from bellringer.schedule.instants import read_instant
 from bellringer.tasks import Duration, Registry
 
 if TYPE_CHECKING:
-    from bellringer.connection import Act, Connection
-    from bellringer.desk import Desk
+    from bellringer.sdk.connection import Act, Connection
+    from bellringer.sdk.desk import Desk
     from bellringer.store.jobs import Job
     from bellringer.store.runs import Run
 
@@ -176,9 +176,7 @@ class JobHandle:
 class Jobs:
     """All jobs of an app's tenant: `app.jobs["nightly"]`."""
 
-    def __init__(
-        self, connection: Connection, registry: Registry, declared: Callable[[], Sequence[str]]
-    ) -> None:
+    def __init__(self, connection: Connection, registry: Registry, declared: Callable[[], Sequence[str]]) -> None:
         self._connection = connection
         self._registry = registry
         self._declared = declared

@@ -10,15 +10,15 @@ from types import TracebackType
 from typing import Any, Concatenate, Final, Never, ParamSpec, Protocol, Self, TypeVar, overload
 
 from bellringer.clock import SystemClock
-from bellringer.connection import Connection
 from bellringer.errors import Conflict, InvalidInput
-from bellringer.handles import Jobs, Runs
 from bellringer.jobs import DEFAULT_PRIORITY, Definition, check_name
-from bellringer.misuse import check_schedules, read_choice, refuse_unknown
 from bellringer.policies import Delivery, Misfire, Overlap, Retry
 from bellringer.schedule import Schedule
 from bellringer.schedule.instants import read_instant
-from bellringer.sending import TaskHandle, definition_of
+from bellringer.sdk.connection import Connection
+from bellringer.sdk.handles import Jobs, Runs
+from bellringer.sdk.misuse import check_schedules, read_choice, refuse_unknown
+from bellringer.sdk.sending import TaskHandle, definition_of
 from bellringer.tasks import Duration, Isolation, Registry, Task, task_from
 from bellringer.worker.context import Context
 

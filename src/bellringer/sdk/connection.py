@@ -14,10 +14,10 @@ from weakref import WeakSet
 
 from bellringer.dev import place
 from bellringer.errors import ConfigError
-from bellringer.portal import Portal
+from bellringer.sdk.portal import Portal
 
 if TYPE_CHECKING:
-    from bellringer.desk import Desk
+    from bellringer.sdk.desk import Desk
 
 T = TypeVar("T")
 
@@ -99,7 +99,7 @@ class Connection:
             raise
 
     async def _connect(self) -> Desk:
-        from bellringer.desk import Desk  # noqa: PLC0415 - as above
+        from bellringer.sdk.desk import Desk  # noqa: PLC0415 - as above
 
         return await Desk.open(self.dsn, tenant=self.tenant, who=self.name)
 

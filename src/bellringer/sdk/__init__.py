@@ -1,0 +1,1 @@
+"""What a Python program imports: its app, and handles on tasks, jobs and runs."""
