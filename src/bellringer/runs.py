@@ -83,7 +83,6 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = {
     (State.RETRYING, Event.BLOCKED): State.BLOCKED,
     (State.RETRYING, Event.CANCELLED): State.CANCELLED,
     (State.DEAD, Event.REDRIVEN): State.RETRYING,
-    (State.DEAD, Event.CANCELLED): State.CANCELLED,
 }
 FINAL: Final = frozenset({State.SUCCEEDED, State.DEAD, State.CANCELLED, State.SKIPPED})
 

@@ -66,6 +66,19 @@ class Task:
         """A JSON Schema of the arguments, as one object."""
         return self.signature.schema
 
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """How its runs are treated where nobody says otherwise, as the API writes it; only what was chosen here."""
+        chosen = {
+            "pool": self.pool,
+            "priority": self.priority if self.priority != DEFAULT_PRIORITY else None,
+            "timeout": self.timeout.total_seconds() if self.timeout else None,
+            "heartbeat": self.heartbeat.total_seconds() if self.heartbeat else None,
+            "retry": self.retry.to_document() if self.retry != Retry() else None,
+            "delivery": self.delivery.value if self.delivery is not Delivery.AT_LEAST_ONCE else None,
+        }
+        return {name: value for name, value in chosen.items() if value is not None}
+
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Check arguments against the signature and give them back as they are stored: as plain JSON."""
         return self.signature.bind(args, kwargs)

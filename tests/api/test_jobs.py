@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import httpx2
 
+from bellringer.store.names import Names, TaskDescription
 from bellringer.store.pool import Store
 
 FULL = {
@@ -218,3 +219,15 @@ async def test_the_next_fire_respects_the_jobs_own_bounds(api: httpx2.AsyncClien
     assert early["next_at"]
     assert late["next_at"] == "2034-05-05T11:00:00Z"
     assert over["next_at"] is None
+
+
+async def test_a_job_is_treated_as_its_task_wants_where_its_author_says_nothing(
+    api: httpx2.AsyncClient, names: Names
+) -> None:
+    await names.task_ids(["charge"])
+    wants = '{"pool": "io", "retry": {"attempts": 7}, "timeout": 90.0, "priority": 8}'
+    await names.describe_tasks([TaskDescription(name="charge", schema="{}", doc="", defaults=wants)])
+    plain = await _create(api, name="plain", task="charge")
+    assert (plain["pool"], plain["retry"], plain["timeout"], plain["priority"]) == ("io", {"attempts": 7}, "1m30s", 8)
+    own = await _create(api, name="own", task="charge", pool="long", retry=2, priority=0)
+    assert (own["pool"], own["retry"], own["timeout"], own["priority"]) == ("long", {"attempts": 2}, "1m30s", 0)

@@ -30,7 +30,7 @@ from bellringer.wire import (
     to_definition,
 )
 from bellringer.wire.asks import PREFIX
-from bellringer.wire.definitions import kwargs_of
+from bellringer.wire.definitions import filled, kwargs_of
 
 
 async def listing(call: Call) -> Response:
@@ -56,7 +56,8 @@ async def _named(call: Call, tenant_id: int, name: str) -> list[jobs.Job]:
 
 
 async def create(call: Call) -> Response:
-    definition = to_definition(await call.body(JobRequest))
+    request = await call.body(JobRequest)
+    definition = to_definition(filled(request, await call.names.task_defaults(request.task)))
     tenant_id = await call.tenant_id()
     [registered] = await register.register(call.store, call.names, [definition], tenant_id=tenant_id, who=WHO)
     await call.service.wake(HANDS)

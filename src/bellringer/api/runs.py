@@ -11,7 +11,7 @@ from starlette.responses import Response
 from bellringer.api import documents
 from bellringer.api.calls import Call, LineMark, RunMark, cursor_to, find_job, no_job, no_run, reply
 from bellringer.errors import InvalidInput
-from bellringer.jobs import FARTHEST, check_name
+from bellringer.jobs import DEFAULT_POOL, DEFAULT_PRIORITY, FARTHEST, check_name
 from bellringer.lifecycle import control, send
 from bellringer.lifecycle.send import Order
 from bellringer.policies import Delivery, Retry
@@ -20,13 +20,14 @@ from bellringer.store import jobs, runs
 from bellringer.store.wakeups import CANCELS, HANDS, WORK
 from bellringer.wire import CancelRequest, Empty, ExecuteRequest, Lines, RunPage, duration, instant, note
 from bellringer.wire.asks import PREFIX
-from bellringer.wire.definitions import heartbeat_of, kwargs_of, retry_of, timeout_of, word
+from bellringer.wire.definitions import delivery_of, filled, heartbeat_of, kwargs_of, retry_of, timeout_of
 from bellringer.wire.reading import Gathering
 
 
 async def execute(call: Call) -> Response:
     """Run a task without a job; the `Idempotency-Key` header is another place for `key`."""
     request = await call.body(ExecuteRequest)
+    request = filled(request, await call.names.task_defaults(request.task))
     key = request.key if request.key is not None else call.request.headers.get("idempotency-key")
     now = None if request.delay is None else await call.store.now()
     order = _order(request, key, now)
@@ -59,12 +60,12 @@ def _order(request: ExecuteRequest, key: str | None, now: datetime | None) -> Or
         args=request.args,
         kwargs=kwargs or {},
         at=g.take(_when(request), lambda: _moment(request, now), None),
-        pool=request.pool,
-        priority=request.priority,
+        pool=request.pool or DEFAULT_POOL,
+        priority=DEFAULT_PRIORITY if request.priority is None else request.priority,
         timeout=timeout_of(request, g),
         heartbeat=heartbeat_of(request, g),
         retry=g.take("/retry", lambda: retry_of(request.retry), Retry()),
-        delivery=g.take("/delivery", lambda: word(Delivery, request.delivery, "delivery"), Delivery.AT_LEAST_ONCE),
+        delivery=g.take("/delivery", lambda: delivery_of(request), Delivery.AT_LEAST_ONCE),
         key=key,
     )
     g.done()

@@ -25,6 +25,9 @@ from bellringer.store.pool import Store
 SOON: Final = timedelta(seconds=12)
 MOST_LEAD: Final = timedelta(seconds=5)
 TRIES: Final = 5
+_COMPARED: Final = (
+    "task", "schedules", "pool", "priority", "starts_at", "ends_at", "enabled", "tags", "misfire", "overlap", "owner"
+)  # fmt: skip
 
 
 async def register(
@@ -98,10 +101,7 @@ async def _same(store: Store, job_id: UUID, tenant_id: int, definition: Definiti
     job = await jobs.get(store, job_id, tenant_id)
     if job is None:
         return False
-    plain = (
-        "task", "schedules", "pool", "priority", "starts_at", "ends_at", "enabled", "tags", "misfire", "overlap", "owner",
-    )  # fmt: skip
-    same = all(getattr(job, name) == getattr(definition, name) for name in plain)
+    same = all(getattr(job, name) == getattr(definition, name) for name in _COMPARED)
     wanted = msgspec.json.decode(_spec(definition), type=Spec)
     return same and job.name == check_name(definition.name) and job.spec == wanted
 

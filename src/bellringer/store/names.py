@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from bellringer.errors import NotFound
 from bellringer.schedule import Row, Schedule, from_row, to_row
@@ -12,6 +16,16 @@ from bellringer.telemetry import log
 
 _SQL = load("names")
 _ROW = ("kind", "expression", "timezone", "anchor", "seconds", "dst")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDescription:
+    """What a worker says about one of its tasks; `schema` and `defaults` are JSON."""
+
+    name: str
+    schema: str
+    doc: str
+    defaults: str
 
 
 class Names:
@@ -84,12 +98,15 @@ class Names:
                     log.error("a schedule cannot be read here", schedule_id=number, row=values, error=str(error))
         return self._schedules
 
-    async def describe_tasks(self, described: Mapping[str, tuple[str, str]]) -> None:
-        """Keep what a worker says about its tasks: the JSON Schema of their arguments, and their docs."""
-        names = list(described)
-        schemas = [described[name][0] for name in names]
-        docs = [described[name][1] for name in names]
-        await self._store.pool.execute(_SQL.describe_tasks, names, schemas, docs)
+    async def describe_tasks(self, tasks: Sequence[TaskDescription]) -> None:
+        """Keep what a worker says about its tasks."""
+        columns = ([getattr(t, name) for t in tasks] for name in ("name", "schema", "doc", "defaults"))
+        await self._store.pool.execute(_SQL.describe_tasks, *columns)
+
+    async def task_defaults(self, task: str) -> Mapping[str, Any]:
+        """How a task's code wants its runs treated, as far as a worker has told."""
+        document = await self._store.pool.fetchval(_SQL.task_defaults, task)
+        return msgspec.json.decode(document) if document else {}
 
 
 def _columns(rows: Sequence[Row]) -> list[list[object]]:

@@ -19,9 +19,12 @@ insert into pools (name) select unnest($1::text[]) on conflict do nothing
 insert into tasks (name) select unnest($1::text[]) on conflict do nothing
 
 -- name: describe_tasks
-update tasks t set schema = u.schema::jsonb, doc = u.doc
-from unnest($1::text[], $2::text[], $3::text[]) u (name, schema, doc)
-where t.name = u.name and (t.schema is distinct from u.schema::jsonb or t.doc is distinct from u.doc)
+update tasks t set schema = u.schema::jsonb, doc = u.doc, defaults = u.defaults::jsonb
+from unnest($1::text[], $2::text[], $3::text[], $4::text[]) u (name, schema, doc, defaults)
+where t.name = u.name and (t.schema, t.doc, t.defaults) is distinct from (u.schema::jsonb, u.doc, u.defaults::jsonb)
+
+-- name: task_defaults
+select defaults from tasks where name = $1
 
 -- name: add_schedules
 insert into schedules (kind, expression, timezone, anchor, seconds, dst)

@@ -7,15 +7,18 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from bellringer.durations import format_duration
 from bellringer.errors import InvalidInput
-from bellringer.jobs import Definition, check_name
+from bellringer.jobs import DEFAULT_POOL, DEFAULT_PRIORITY, Definition, check_name
 from bellringer.policies import Delivery, Misfire, Overlap, Retry
 from bellringer.schedule import Schedule, parse, to_document
 from bellringer.schedule.instants import write_instant
 from bellringer.wire.reading import Gathering, duration, instant, read, refuse_unknown
 from bellringer.wire.requests import ExecuteRequest, JobRequest, TriggerRequest
 
+R = TypeVar("R", JobRequest, ExecuteRequest)
 W = TypeVar("W", bound=StrEnum)
 
 SHORTEST_TIMEOUT: Final = timedelta(milliseconds=1)
@@ -39,12 +42,12 @@ def to_definition(request: JobRequest, *, owner: str = "api") -> Definition:
         schedules=schedules,
         args=request.args,
         kwargs=kwargs or {},
-        pool=request.pool,
-        priority=request.priority,
+        pool=request.pool or DEFAULT_POOL,
+        priority=DEFAULT_PRIORITY if request.priority is None else request.priority,
         timeout=timeout_of(request, g),
         heartbeat=heartbeat_of(request, g),
         retry=g.take("/retry", lambda: retry_of(request.retry), Retry()),
-        delivery=g.take("/delivery", lambda: word(Delivery, request.delivery, "delivery"), Delivery.AT_LEAST_ONCE),
+        delivery=g.take("/delivery", lambda: delivery_of(request), Delivery.AT_LEAST_ONCE),
         misfire=g.take("/misfire", lambda: word(Misfire, request.misfire, "misfire"), Misfire.FIRE_ONCE),
         overlap=g.take("/overlap", lambda: word(Overlap, request.overlap, "overlap"), Overlap.ALLOW),
         starts_at=g.take("/starts_at", lambda: instant(request.starts_at, what="starts_at"), None),
@@ -169,6 +172,16 @@ def heartbeat_of(request: JobRequest | ExecuteRequest, g: Gathering) -> timedelt
 
 def _limit(value: str | float | None, what: str) -> timedelta | None:
     return duration(value, what=what, least=SHORTEST_TIMEOUT, most=LONGEST_TIMEOUT)
+
+
+def delivery_of(request: JobRequest | ExecuteRequest) -> Delivery:
+    return Delivery.AT_LEAST_ONCE if request.delivery is None else word(Delivery, request.delivery, "delivery")
+
+
+def filled(request: R, defaults: Mapping[str, Any]) -> R:
+    """A request in which what was left out is as the task's code wants it."""
+    missing = {name: value for name, value in defaults.items() if getattr(request, name) is None}
+    return msgspec.structs.replace(request, **missing) if missing else request
 
 
 def retry_of(document: int | dict[str, Any] | None) -> Retry:

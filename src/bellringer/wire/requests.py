@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from bellringer.jobs import DEFAULT_POOL, DEFAULT_PRIORITY
-from bellringer.policies import Delivery, Misfire, Overlap
+from bellringer.policies import Misfire, Overlap
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -19,7 +18,10 @@ class Empty(Request, frozen=True):
 
 
 class JobRequest(Request, frozen=True):
-    """A job as its author writes it; `schedule` stands for a list of one, `payload` for kwargs."""
+    """A job as its author writes it; `schedule` stands for a list of one, `payload` for kwargs.
+
+    What is left out of pool, priority, timeout, heartbeat, retry and delivery is as the task's code wants it.
+    """
 
     name: str
     task: str
@@ -28,12 +30,12 @@ class JobRequest(Request, frozen=True):
     payload: dict[str, Any] | None = None
     schedule: dict[str, Any] | None = None
     schedules: list[dict[str, Any]] | None = None
-    pool: str = DEFAULT_POOL
-    priority: int = DEFAULT_PRIORITY
+    pool: str | None = None
+    priority: int | None = None
     timeout: str | int | float | None = None
     heartbeat: str | int | float | None = None
     retry: int | dict[str, Any] | None = None
-    delivery: str = Delivery.AT_LEAST_ONCE
+    delivery: str | None = None
     misfire: str = Misfire.FIRE_ONCE
     overlap: str = Overlap.ALLOW
     starts_at: str | None = None
@@ -66,12 +68,12 @@ class ExecuteRequest(Request, frozen=True):
     payload: dict[str, Any] | None = None
     at: str | None = None
     delay: str | int | float | None = None
-    pool: str = DEFAULT_POOL
-    priority: int = DEFAULT_PRIORITY
+    pool: str | None = None
+    priority: int | None = None
     timeout: str | int | float | None = None
     heartbeat: str | int | float | None = None
     retry: int | dict[str, Any] | None = None
-    delivery: str = Delivery.AT_LEAST_ONCE
+    delivery: str | None = None
     key: str | None = None
 
 

@@ -22,12 +22,12 @@ from bellringer.loops import Wake, every
 from bellringer.policies import Delivery
 from bellringer.runs import Ending, Event, Outcome, Verdict
 from bellringer.store import history, queue, workers
-from bellringer.store.names import Names
+from bellringer.store.names import Names, TaskDescription
 from bellringer.store.pool import RETRYABLE, Store
 from bellringer.store.queue import Claimed, Settled
 from bellringer.store.wakeups import CANCELS, WORK, hear, read_instant
 from bellringer.store.workers import Introduction
-from bellringer.tasks import Registry
+from bellringer.tasks import Registry, Task
 from bellringer.telemetry import CLAIM_SECONDS, CLAIMS, START_LATENESS, log, one_of
 from bellringer.worker.executor import Executor
 from bellringer.worker.seats import Seats
@@ -123,10 +123,8 @@ class Worker:
     async def _join(self) -> None:
         known = self._registry.names()
         task_ids = await self._names.task_ids(known)
-        tasks = {name: self._registry.get(name) for name in known}
-        await self._names.describe_tasks(
-            {name: (msgspec.json.encode(t.schema).decode(), t.doc) for name, t in tasks.items() if t is not None}
-        )
+        tasks = [task for name in known if (task := self._registry.get(name)) is not None]
+        await self._names.describe_tasks([_description(task) for task in tasks])
         self._tasks = {task_ids[name]: name for name in known}
         self._time.observe(await self._store.now())
         self.worker_id = await workers.join(
@@ -295,6 +293,11 @@ def _interrupted(claimed: Claimed) -> Settled:
         return decide(claimed, ending)
     again = Verdict(event=Event.GIVEN_BACK, wait=timedelta(0), counted=False)
     return Settled(claimed.key, claimed.attempt, ending, again)
+
+
+def _description(task: Task) -> TaskDescription:
+    schema, defaults = (msgspec.json.encode(part).decode() for part in (task.schema, task.defaults))
+    return TaskDescription(name=task.name, schema=schema, doc=task.doc, defaults=defaults)
 
 
 def _row(line: LogLine) -> tuple[Any, int, datetime, str, str, Mapping[str, Any] | None]:

@@ -40,6 +40,7 @@ create table tasks (
   name       text not null unique,
   schema     jsonb not null default '{}',
   doc        text not null default '',
+  defaults   jsonb not null default '{}',       -- how its code wants its runs treated: pool, timeout, retry …
   created_at timestamptz not null default pg_catalog.now()
 );
 
