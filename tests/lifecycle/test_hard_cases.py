@@ -8,11 +8,12 @@ import string
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import asyncpg
 import pytest
 
-from bellringer.errors import Conflict, InvalidInput
+from bellringer.errors import Conflict, InvalidInput, NotFound
 from bellringer.leases import Holding
 from bellringer.lifecycle import claim, prune
 from bellringer.lifecycle.claim import Turn

@@ -63,8 +63,8 @@ async def declare(
     Several processes of one program declare the same jobs when they start together; who comes second finds nothing
     left to do.
     """
-    wanted = {check_name(d.name).lower(): d for d in definitions}
-    if len(wanted) < len(definitions):
+    wanted = {check_name(d.name): d for d in definitions}
+    if len({name.casefold() for name in wanted}) < len(definitions):
         raise InvalidInput("two of the definitions have the same name", pointer="/name", code="name_taken")
     for _ in range(TRIES):
         known = await jobs.find_many(store, tenant_id, list(wanted))

@@ -65,20 +65,13 @@ def _onward(schedule: Schedule, hand: Hand, now: datetime, pace: Pace) -> tuple[
     return following or datetime.max.replace(tzinfo=at.tzinfo, microsecond=0), 0
 
 
-def apart(moves: Sequence[Move]) -> Sequence[Move]:
-    """The first moves of which no two strike at one instant in one shard: no job is struck twice by one call."""
-    ordered = sorted(moves, key=lambda m: (m.hand.next_at, m.hand.schedule_id, m.hand.shard))
-    places = [(m.hand.shard, m.hand.next_at) for m in ordered]
-    repeated = next((n for n, place in enumerate(places) if place in places[:n]), len(places))
-    return ordered[:repeated]
-
-
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """What a pass did, and where the given hands stand now as far as is known."""
+    """What a pass did, and where the given hands stand now as far as is known; `stale`: that memory was wrong."""
 
     fired: Fired
-    hands: Sequence[Hand]
+    hands: Sequence[Hand] = ()
+    stale: bool = False
 
 
 async def tick(
@@ -92,23 +85,25 @@ async def tick(
     schedules = await names.schedules({hand.schedule_id for hand in hands})
     planned = plan(hands, schedules, now, pace)
     given = planned.jumps or planned.moves
+    if not given:
+        return Ticked(Fired())
     if planned.jumps:
         fired = await cohorts.jump(store, holding, given, pace.most)
-    elif given:
-        await history.ensure_days(store, {move.hand.next_at.date() for move in given})
-        try:
-            fired = await cohorts.tick(store, holding, given, pace.lead, pace.most)
-        except Occupied:
-            given = apart(given)
-            fired = await cohorts.tick(store, holding, given, pace.lead, pace.most, careful=True)
     else:
-        return Ticked(Fired(), [])
+        await history.ensure_days(store, {move.hand.next_at.date() for move in given})
+        fired = await _strike(store, holding, given, pace)
     if fired.refused or not (fired.moved or fired.cut):
-        return Ticked(fired, [])  # what the caller remembered was wrong
-    done = {move.hand for move in given[: fired.moved]}
-    cut = {given[fired.moved].hand} if fired.cut and planned.jumps else set()  # it has a goal now: read it again
-    waiting = (move.hand for move in (*planned.moves, *planned.jumps) if move.hand not in done | cut)
-    return Ticked(fired, [*map(_moved, given[: fired.moved]), *waiting])
+        return Ticked(fired, stale=True)
+    rest = given[fired.moved + (fired.cut and bool(planned.jumps)) :]  # a cut jump has a goal now: it is read again
+    others = planned.moves if planned.jumps else ()
+    return Ticked(fired, [*map(_moved, given[: fired.moved]), *(move.hand for move in (*rest, *others))])
+
+
+async def _strike(store: Store, holding: Holding, moves: Sequence[Move], pace: Pace) -> Fired:
+    try:
+        return await cohorts.tick(store, holding, moves, pace.lead, pace.most)
+    except Occupied:
+        return await cohorts.tick(store, holding, moves, pace.lead, pace.most, careful=True)
 
 
 def _moved(move: Move) -> Hand:

@@ -192,7 +192,7 @@ class Scheduler:
         if fired.missed:
             MISSED.inc(fired.missed)
             log.info("occurrences were missed and are recorded as gaps", hands=fired.moved, missed=fired.missed)
-        if not ticked.hands:
+        if ticked.stale:
             self._polled_at = float("-inf")  # memory was wrong: ask the database
         horizon = now + self._settings.pace.lead + AHEAD
         self._wheel.put(hand for hand in ticked.hands if hand.next_at <= horizon)

@@ -13,24 +13,27 @@ class Wheel:
     """Hands in the order in which they strike; a newer reading of a hand replaces the older one."""
 
     def __init__(self) -> None:
-        self._heap: list[Hand] = []
-        self._known: dict[tuple[int, int], datetime] = {}
+        self._heap: list[tuple[datetime, int, int]] = []
+        self._known: dict[tuple[int, int], Hand] = {}
 
     def __len__(self) -> int:
         return len(self._known)
 
     def put(self, hands: Iterable[Hand]) -> None:
         for hand in hands:
-            if self._known.get((hand.shard, hand.schedule_id)) != hand.next_at:
-                self._known[hand.shard, hand.schedule_id] = hand.next_at
-                heapq.heappush(self._heap, hand)
+            place = (hand.shard, hand.schedule_id)
+            known = self._known.get(place)
+            self._known[place] = hand
+            if known is None or known.next_at != hand.next_at:
+                heapq.heappush(self._heap, (hand.next_at, *place))
 
     def take(self, until: datetime, most: int) -> list[Hand]:
         """Remove and answer at most so many hands that strike until then, the earliest first."""
         taken: list[Hand] = []
-        while self._heap and len(taken) < most and self._heap[0].next_at <= until:
-            hand = heapq.heappop(self._heap)
-            if self._is_newest(hand):
+        while self._heap and len(taken) < most and self._heap[0][0] <= until:
+            next_at, *place = heapq.heappop(self._heap)
+            hand = self._known.get((place[0], place[1]))
+            if hand is not None and hand.next_at == next_at:
                 del self._known[hand.shard, hand.schedule_id]
                 taken.append(hand)
         return taken
@@ -39,13 +42,9 @@ class Wheel:
         """Forget the hands of all other shards."""
         if all(shard in shards for shard, _ in self._known):
             return
-        live = [hand for hand in self._heap if hand.shard in shards and self._is_newest(hand)]
-        self._heap = live
+        self._known = {place: hand for place, hand in self._known.items() if hand.shard in shards}
+        self._heap = [(hand.next_at, *place) for place, hand in self._known.items()]
         heapq.heapify(self._heap)
-        self._known = {(hand.shard, hand.schedule_id): hand.next_at for hand in live}
-
-    def _is_newest(self, hand: Hand) -> bool:
-        return self._known.get((hand.shard, hand.schedule_id)) == hand.next_at
 
     def next_strike(self) -> datetime | None:
-        return self._heap[0].next_at if self._heap else None
+        return self._heap[0][0] if self._heap else None

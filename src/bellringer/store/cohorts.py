@@ -70,7 +70,7 @@ async def tick(
     *,
     careful: bool = False,
 ) -> Fired:
-    """Fire hands that strike. With care it passes over occurrences that exist; see `apart` for what it may be given."""
+    """Fire hands that strike. With care it passes over occurrences that exist."""
     shards, tokens = holding.within([m.hand.shard for m in moves])
     try:
         row = await store.pool.fetchrow(

@@ -138,9 +138,9 @@ async def find(store: Store, tenant_id: int, name: str) -> tuple[UUID, int] | No
 
 
 async def find_many(store: Store, tenant_id: int, names: Sequence[str]) -> Mapping[str, tuple[UUID, int]]:
-    """The ids and revisions of jobs by their names, in lower case."""
-    rows = await store.pool.fetch(_SQL.find_many, tenant_id, [name.lower() for name in names])
-    return {row["name"].lower(): (row["job_id"], row["revision"]) for row in rows}
+    """The ids and revisions of jobs by the names as they are given."""
+    rows = await store.pool.fetch(_SQL.find_many, tenant_id, names)
+    return {row["given"]: (row["job_id"], row["revision"]) for row in rows}
 
 
 async def listing(store: Store, tenant_id: int, after: UUID | None, most: int) -> list[Job]:

@@ -25,7 +25,9 @@ where j.job_id = $1 and j.tenant_id = $2 and j.deleted_at is null
 select job_id, revision from jobs where tenant_id = $1 and lower(name) = lower($2) and deleted_at is null
 
 -- name: find_many
-select job_id, revision, name, owner from jobs where tenant_id = $1 and lower(name) = any ($2::text[]) and deleted_at is null
+-- The database alone knows what its small letters are.
+select u.name as given, j.job_id, j.revision from unnest($2::text[]) u (name)
+join jobs j on j.tenant_id = $1 and lower(j.name) = lower(u.name) and j.deleted_at is null
 
 -- name: list
 select j.job_id, j.name, t.name as task, j.spec, j.schedules, j.schedule_ids, p.name as pool, j.priority, j.misfire, j.overlap,

@@ -29,22 +29,30 @@ begin
     where j.job_id = any (p_jobs) and c.next_at <= p_at));
 
   with behind as materialized (
-    select m.*, c.next_at from jobs j cross join unnest(j.schedule_ids) i (schedule_id)
+    -- Where the hand stands for this member: a jump under way has brought it to its goal already, or a fire under way
+    -- has given it next_at.
+    select m.*, h.at, h.got, greatest(h.at, m.active_since + interval '1 microsecond') as from_at
+    from jobs j cross join unnest(j.schedule_ids) i (schedule_id)
     join members m on m.shard = j.shard and m.schedule_id = i.schedule_id and m.job_id = j.job_id
     join cohorts c on c.shard = m.shard and c.schedule_id = m.schedule_id
-    where j.job_id = any (p_jobs) and c.next_at <= p_at and c.next_at > m.active_since
-      and (m.active_until is null or m.active_until >= c.next_at) and (c.cursor is null or m.job_id > c.cursor)),
+    cross join lateral (select coalesce(m.job_id <= c.jump_cursor, false) as jumped) g
+    cross join lateral (select case when g.jumped then c.jump_to else c.next_at end as at,
+                               not g.jumped and coalesce(m.job_id <= c.cursor, false) as got) h
+    where j.job_id = any (p_jobs) and h.at <= p_at and (m.active_until is null or m.active_until >= h.at)),
   born as (
     insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, revision, shard, pool_id, priority, cause, born_as)
-    select job_id, next_at, 0, p_at, 0, tenant_id, task_id, revision, shard, pool_id, priority, 'schedule', 'queued'
-    from behind where p_owed on conflict do nothing returning *),
+    select distinct on (job_id, at) job_id, at, 0, p_at, 0, tenant_id, task_id, revision, shard, pool_id, priority,
+           'schedule'::cause, 'queued'::run_state
+    from behind where p_owed and not got and at > active_since on conflict do nothing returning *),
   queued as (
     insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, revision, shard, pool_id, priority, cause)
     select job_id, scheduled_for, 0, scheduled_for, tenant_id, task_id, revision, shard, pool_id, priority, 'schedule' from born)
   insert into gaps (job_id, from_at, to_at, reason, into_at, recorded_at)
-  select job_id, case when p_owed then next_at + interval '1 microsecond' else next_at end, p_at + interval '1 microsecond', p_reason,
-         case when p_owed then next_at end, p_at
-  from behind where not p_owed or next_at < p_at on conflict do nothing;
+  select job_id, f.from_at, p_at + interval '1 microsecond', p_reason, f.into_at, p_at
+  from behind b cross join lateral (
+    select case when b.got or (p_owed and b.at > b.active_since) then b.at + interval '1 microsecond' else b.from_at end as from_at,
+           case when p_owed and not b.got and b.at > b.active_since then b.at end as into_at) f
+  where f.from_at <= p_at on conflict do nothing;
 
   delete from members m using jobs j cross join unnest(j.schedule_ids) i (schedule_id)
   where j.job_id = any (p_jobs) and m.shard = j.shard and m.schedule_id = i.schedule_id and m.job_id = j.job_id;

@@ -28,8 +28,7 @@ end $$;
 -- would take although thousands of cohorts share the instant. The sizes are counted first so that no sort and no outer limit is
 -- needed, and the last member of a chunk is known from an ORDER BY and not from luck. Under the shard's lock nobody
 -- else makes slot 0, so the inserts need no ON CONFLICT, which costs a fifth; should an occurrence exist already, the
--- primary key refuses the whole call and the caller repeats it with p_careful, which passes over what exists; it must then
--- give no two hands of one shard that strike at one instant, because a job may be a member of both.
+-- primary key refuses the whole call and the caller repeats it with p_careful, which passes over what exists.
 create function tick(p_holder uuid, p_shards smallint[], p_tokens bigint[], c_shard smallint[], c_schedule integer[],
                      c_at timestamptz[], c_next timestamptz[], p_lead interval, p_limit integer,
                      p_careful boolean, out fired integer, out reached integer, out cut boolean, out refused smallint[])
@@ -64,16 +63,20 @@ begin
         and (not p_careful or not exists (
           select 1 from runs r where r.job_id = m.job_id and r.scheduled_for = d.next_at and r.slot = 0))
       order by m.job_id limit p_limit) m),
+  struck as not materialized (                           -- with care, a job whose schedules strike together is struck once
+    select * from chunk where not p_careful
+    union all
+    select * from (select distinct on (job_id, next_at) * from chunk where p_careful) c),
   born as (
     insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, revision, shard, pool_id, priority, cause, born_as)
     select job_id, next_at, 0, bellringer.now(), token, tenant_id, task_id, revision, shard, pool_id, priority, 'schedule',
            case when waits then 'blocked' else 'queued' end::run_state
-    from chunk),
+    from struck),
   queued as (
     insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, revision, shard, pool_id, priority, cause, blocked)
     select job_id, next_at, 0, next_at, tenant_id, task_id, revision, shard, pool_id, priority, 'schedule',
            case when waits then 2 else 0 end
-    from chunk),
+    from struck),
   rest as materialized (                                 -- the one cohort that did not fit, and how far it came
     select tid, (array_agg(job_id order by job_id desc))[1] as last
     from chunk where size > p_limit group by tid having count(*) = p_limit),
@@ -82,7 +85,7 @@ begin
     where k.ctid = d.tid and k.next_at + interval '0' = d.next_at and not exists (select 1 from rest where rest.tid = d.tid)),
   part as (
     update cohorts k set cursor = rest.last from rest where k.ctid = rest.tid)
-  select (select count(*) from chunk), coalesce((select max(ord) from chosen), 0), exists (select 1 from rest)
+  select (select count(*) from struck), coalesce((select max(ord) from chosen), 0), exists (select 1 from rest)
   into fired, reached, cut;
 end $$;
 

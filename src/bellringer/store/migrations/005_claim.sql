@@ -10,6 +10,8 @@ set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off se
 #variable_conflict use_column
 declare
   lap   integer;
+  low   integer := p_after;                              -- an index condition; with an OR over laps it would be a filter
+  high  integer := 2147483647;
   room  integer := p_limit;
   got   integer;
 begin
@@ -17,7 +19,7 @@ begin
     return query
     with recursive lanes (tenant_id, priority) as (
       (select q.tenant_id, q.priority from queue q
-       where q.pool_id = p_pool and q.worker_id is null and q.blocked = 0 and (lap = 1 or q.tenant_id > p_after)
+       where q.pool_id = p_pool and q.worker_id is null and q.blocked = 0 and q.tenant_id > low
        order by q.tenant_id, q.priority desc limit 1)
       union all
       select n.tenant_id, n.priority from lanes l cross join lateral (
@@ -29,14 +31,14 @@ begin
          where q.pool_id = p_pool and q.worker_id is null and q.blocked = 0 and q.tenant_id > l.tenant_id
          order by q.tenant_id, q.priority desc limit 1)
         limit 1) n
-      where lap = 0 or n.tenant_id <= p_after),
+      where n.tenant_id <= high),
     picks as materialized (
       select p.ctid from lanes l cross join lateral (
         select q.ctid from queue q
         where q.pool_id = p_pool and q.worker_id is null and q.blocked = 0 and q.tenant_id = l.tenant_id and q.priority = l.priority
           and q.available_at <= bellringer.now() and q.task_id = any (p_tasks)
         order by q.available_at limit p_share for update skip locked) p
-      where lap = 0 or l.tenant_id <= p_after
+      where l.tenant_id <= high
       limit room),
     taken as (
       update queue q set worker_id = p_worker, attempt = q.attempt + 1, claimed_at = bellringer.now()
@@ -48,5 +50,6 @@ begin
     get diagnostics got = row_count;
     room := room - got;
     exit when room = 0 or p_after < 0;
+    low := -1; high := p_after;
   end loop;
 end $$;

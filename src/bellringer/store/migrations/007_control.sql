@@ -57,8 +57,13 @@ declare
   q queue;
   m timers;
 begin
-  -- Locked first, then judged: a settle may be bringing the row back right now.
-  select * into q from queue where job_id = p_job and scheduled_for = p_at and slot = p_slot and tenant_id = p_tenant for update;
+  for look in 1..2 loop          -- twice, because a timer that rings meanwhile is in the queue afterwards
+    -- Locked first, then judged: a settle may be bringing the row back right now.
+    select * into q from queue where job_id = p_job and scheduled_for = p_at and slot = p_slot and tenant_id = p_tenant for update;
+    exit when q.job_id is not null;
+    delete from timers where job_id = p_job and scheduled_for = p_at and slot = p_slot and tenant_id = p_tenant returning * into m;
+    exit when m.job_id is not null;
+  end loop;
   if q.worker_id is not null then
     update queue set cancel_requested = true where job_id = p_job and scheduled_for = p_at and slot = p_slot;
     return 'running';
@@ -66,7 +71,6 @@ begin
   if q.job_id is not null then
     delete from queue where job_id = p_job and scheduled_for = p_at and slot = p_slot;
   else
-    delete from timers where job_id = p_job and scheduled_for = p_at and slot = p_slot and tenant_id = p_tenant returning * into m;
     if m.job_id is null then return null; end if;
     perform ensure_days(array[day_of(m.scheduled_for)]);
     insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, revision, shard, pool_id, priority, cause, born_as, reason, spec)
@@ -92,9 +96,11 @@ begin
     where d.job_id = e.job_id and d.scheduled_for = e.at and d.slot = e.slot and d.tenant_id = p_tenant returning d.*)
   insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, revision, shard, pool_id, priority, attempt,
                      attempt_floor, cause, spec)
-  select r.job_id, r.scheduled_for, r.slot, bellringer.now(), r.tenant_id, r.task_id, r.revision, r.shard, r.pool_id, r.priority,
+  select r.job_id, r.scheduled_for, r.slot, bellringer.now(), r.tenant_id,
+         coalesce(case when r.spec is null then j.task_id end, r.task_id), r.revision, r.shard, r.pool_id, r.priority,
          v.attempt, v.attempt, r.cause, r.spec
   from revived v join runs r on r.job_id = v.job_id and r.scheduled_for = v.scheduled_for and r.slot = v.slot
+  left join jobs j on j.job_id = r.job_id
   on conflict do nothing;
   get diagnostics n = row_count;
   return n;

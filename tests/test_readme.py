@@ -1,0 +1,39 @@
+"""What the README shows works as it stands there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from bellringer.schedule import Cron, Every
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+
+
+def _code(first_line: str) -> dict[str, Any]:
+    block = next(code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if code.startswith(first_line))
+    shown: dict[str, Any] = {"__name__": first_line.removeprefix("# ").removesuffix(".py")}
+    exec(compile(block, first_line, "exec"), shown)
+    return shown
+
+
+def test_the_first_app_declares_its_two_jobs() -> None:
+    app = _code("# hello.py")["app"]
+    jobs = {definition.name: definition for definition in app.definitions()}
+    assert {name: type(job.schedules[0]) for name, job in jobs.items()} == {"hello.hello": Every, "hello.cleanup": Cron}
+    assert jobs["hello.cleanup"].kwargs == {"days": 30}
+    assert jobs["hello.cleanup"].retry.attempts == 5
+
+
+def test_the_shown_test_passes(bellringer_test: Any) -> None:
+    shown = _code("# test_nightly.py")
+    shown["test_nightly"](bellringer_test)
+    assert [job.name for job in shown["app"].definitions()] == ["test_nightly.cleanup"]
+
+
+def test_every_document_that_is_linked_exists() -> None:
+    root = Path(__file__).parents[1]
+    links = re.findall(r"\]\(([^)#:]+)\)", README)
+    assert links
+    assert [link for link in links if not (root / link).exists()] == []
