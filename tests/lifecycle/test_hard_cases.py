@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 import asyncpg
+import msgspec
 import pytest
 
 from bellringer.errors import Conflict, InvalidInput, NotFound
@@ -289,7 +290,7 @@ async def test_a_snooze_between_them_does_not_hide_a_lost_attempt(bench: Bench) 
             await bench.end(seat, claimed, snooze=timedelta(0))
             continue
         [held] = await queue.held(bench.store, seat.worker_id, 10)
-        batch = [decide(replace(held, lost=held.lost + 1), Ending(outcome=Outcome.LOST))]
+        batch = [decide(msgspec.structs.replace(held, lost=held.lost + 1), Ending(outcome=Outcome.LOST))]
         await queue.settle(bench.store, seat.worker_id, batch)
     assert await bench.value("select count(*) from dead_letters") == 1
 

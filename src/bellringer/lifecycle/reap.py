@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Final
+
+import msgspec
 
 from bellringer.lifecycle.settle import decide, settle
 from bellringer.runs import Ending, Outcome
@@ -21,7 +22,7 @@ async def reap(store: Store, silence: timedelta = SILENCE) -> int:
     for worker_id in await workers.lose(store, silence):
         held = await queue.held(store, worker_id, BATCH)
         # The attempt that is being lost counts among the lost.
-        batch = [decide(replace(claimed, lost=claimed.lost + 1), _lost(claimed)) for claimed in held]
+        batch = [decide(msgspec.structs.replace(claimed, lost=claimed.lost + 1), _lost(claimed)) for claimed in held]
         reaped += await settle(store, worker_id, batch) if batch else 0
     return reaped
 

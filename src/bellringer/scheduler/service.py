@@ -159,6 +159,8 @@ class Scheduler:
                 for instant in fired.strikes:
                     await self._wakeups.send(WORK, instant.isoformat())
             hands = self._wheel.take(self._time.now() + self._settings.pace.lead, self._stride)
+            if fired.fired >= self._settings.pace.most:
+                self._polled_at = float("-inf")  # there are more timers
             if not hands:
                 return fired.fired >= self._settings.pace.most
             faults.point("tick.checked")  # from here on only the token protects
@@ -192,7 +194,9 @@ class Scheduler:
         if fired.missed:
             MISSED.inc(fired.missed)
             log.info("occurrences were missed and are recorded as gaps", hands=fired.moved, missed=fired.missed)
-        if ticked.stale:
+        if ticked.stale or (
+            fired.cut and fired.missed == 0 and not fired.fired
+        ):  # or it jumps on, to a goal it has now
             self._polled_at = float("-inf")  # memory was wrong: ask the database
         horizon = now + self._settings.pace.lead + AHEAD
         self._wheel.put(hand for hand in ticked.hands if hand.next_at <= horizon)

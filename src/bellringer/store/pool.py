@@ -32,6 +32,8 @@ FAILURES: Final = (*RETRYABLE, asyncpg.PostgresError)  # whatever a statement ma
 SETTINGS: Final = {
     "search_path": "bellringer",
     "timezone": "UTC",
+    # A plan that was made while a table was empty would be kept when it is large; see docs/decisions/007.
+    "plan_cache_mode": "force_custom_plan",
     "statement_timeout": "30s",
     "idle_in_transaction_session_timeout": "10s",
     "tcp_keepalives_idle": "5",

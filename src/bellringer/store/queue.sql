@@ -11,7 +11,9 @@ select bellringer.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13,
 select bellringer.give_back($1, $2, $3, $4, $5)
 
 -- name: held
--- What a vanished worker held, with how often each run was lost since its birth or its last death.
+-- What a vanished worker held, with how often each run was lost since its birth or its last death. Picked first: an
+-- ORDER BY with a LIMIT tempts the planner to walk the whole primary key.
+with held as materialized (select * from queue where worker_id = $1)
 select q.job_id, q.scheduled_for, q.slot, q.attempt, q.attempt_floor, q.task_id, q.tenant_id, q.claimed_at,
        j.name, coalesce(q.spec, j.spec) as spec,
        extract(epoch from bellringer.now() - q.claimed_at)::float8 as ran,
@@ -19,8 +21,8 @@ select q.job_id, q.scheduled_for, q.slot, q.attempt, q.attempt_floor, q.task_id,
           and a.outcome = 'lost' and a.attempt > coalesce((
             select max(d.attempt) from attempts d where d.job_id = q.job_id and d.scheduled_for = q.scheduled_for
               and d.slot = q.slot and d.ends_as = 'dead'), 0)) as lost
-from queue q left join jobs j on j.job_id = q.job_id
-where q.worker_id = $1 order by q.job_id, q.scheduled_for, q.slot limit $2
+from (select * from held order by job_id, scheduled_for, slot limit $2) q left join jobs j on j.job_id = q.job_id
+order by q.job_id, q.scheduled_for, q.slot
 
 -- name: cancels
 select job_id, scheduled_for, slot, attempt from queue where worker_id = $1 and cancel_requested
@@ -38,18 +40,20 @@ from unnest($1::uuid[], $2::timestamptz[], $3::bigint[], $4::integer[], $5::time
 
 -- name: park
 -- Ready runs whose task no live worker of their pool knows are set aside, so that claims need not step over them. Only
--- the head of each pool is looked at: that is where claims begin, and what lies behind comes to the head in its time.
+-- the head of each pool is looked at: that is where claims begin, and what lies behind comes to the head in its time. A
+-- pool without a live worker has no claims to slow, so its runs stay where they are.
 with known as materialized (
   select distinct p.pool_id, t.task_id from workers w cross join unnest(w.task_ids) t (task_id)
   join pools p on w.pools ? p.name where w.state = 'live'),
 strange as materialized (
-  select h.ctid from pools p cross join lateral (
+  select h.ctid from (select distinct pool_id from known) p cross join lateral (
     select q.ctid, q.task_id from queue q
     where q.pool_id = p.pool_id and q.worker_id is null and q.blocked = 0
       and q.available_at <= bellringer.now() - interval '1 second'
-    order by q.tenant_id, q.priority desc, q.available_at limit $1 for update skip locked) h
+    order by q.tenant_id, q.priority desc, q.available_at limit $1) h
   where not exists (select 1 from known k where k.pool_id = p.pool_id and k.task_id = h.task_id))
-update queue set blocked = blocked | 4 where ctid = any (array(select ctid from strange))
+update queue set blocked = blocked | 4
+where ctid = any (array(select ctid from strange)) and worker_id is null and blocked = 0
 
 -- name: unpark
 with known as materialized (

@@ -29,7 +29,7 @@ select k.job_id, k.scheduled_for, k.slot, j.name as job, t.name as task, p.name 
        m.due_at, m.attempt as timer_attempt, e.ends_as::text as ends_as, e.finished_at, e.result, e.error,
        e.attempt as last_attempt, e.started_at as last_started_at, f.first_started_at
 from k
-left join runs r on r.job_id = k.job_id and r.scheduled_for = k.scheduled_for and r.slot = k.slot and r.tenant_id = $4
+left join runs r on r.job_id = k.job_id and r.scheduled_for = k.scheduled_for and r.slot = k.slot and r.tenant_id + 0 = $4
 left join queue q on q.job_id = k.job_id and q.scheduled_for = k.scheduled_for and q.slot = k.slot and q.tenant_id = $4
 left join timers m on m.job_id = k.job_id and m.scheduled_for = k.scheduled_for and m.slot = k.slot and m.tenant_id = $4
 left join jobs j on j.job_id = k.job_id
@@ -51,7 +51,7 @@ select r.job_id, r.scheduled_for, r.slot, j.name as job, t.name as task, p.name 
        q.available_at, q.attempt as queue_attempt, q.worker_id, q.claimed_at, q.blocked, q.cancel_requested, q.progress,
        m.due_at, m.attempt as timer_attempt, e.ends_as::text as ends_as, e.finished_at, null::jsonb as result, e.error,
        e.attempt as last_attempt, e.started_at as last_started_at, f.first_started_at
-from (select * from runs where job_id = $1 and tenant_id = $2
+from (select * from runs where job_id = $1 and tenant_id + 0 = $2     -- by its key, not by the tenant's index
         and ($3::timestamptz is null or (scheduled_for <= $3 and (scheduled_for, slot) < ($3, $4::bigint)))
       order by scheduled_for desc, slot desc limit $5) r
 join tasks t on t.task_id = r.task_id join pools p on p.pool_id = r.pool_id left join jobs j on j.job_id = r.job_id

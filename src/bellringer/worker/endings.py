@@ -6,8 +6,9 @@ import inspect
 import os
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Final
+
+import msgspec
 
 from bellringer.errors import InvalidInput
 from bellringer.payload import scrub, to_plain
@@ -61,7 +62,7 @@ def timed_out(message: str, *, ran: float = 0.0) -> Ending:
 
 def at(ending: Ending, place: str) -> Ending:
     """The same ending, with the place where the handler was when it was stopped."""
-    return replace(ending, error={**(ending.error or {}), "traceback": clip(place, TRACEBACK_LIMIT)})
+    return msgspec.structs.replace(ending, error={**(ending.error or {}), "traceback": clip(place, TRACEBACK_LIMIT)})
 
 
 def trouble(kind: str, message: str, *also: str) -> dict[str, Any]:

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from bellringer.runs import RunKey, Spec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt, as claimed. `attempt` is also its fencing token: it grows with every claim that executes."""
 
     key: RunKey

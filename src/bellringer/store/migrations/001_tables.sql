@@ -76,6 +76,7 @@ create table jobs (
 );
 create unique index jobs_name on jobs (tenant_id, lower(name)) where deleted_at is null;
 create index jobs_paused_until on jobs (paused_until) where paused_until is not null;
+create index jobs_delay on jobs (job_id) where delay is not null and deleted_at is null;
 create index jobs_tenant on jobs (tenant_id, job_id) where deleted_at is null;
 
 create table job_revisions (

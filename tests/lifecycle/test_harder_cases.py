@@ -1,4 +1,4 @@
-"""Findings that are open: each test says what should hold, and fails until it does."""
+"""Harder cases: what the mending of the hard ones might have broken, and what only a busy node meets."""
 
 from __future__ import annotations
 
