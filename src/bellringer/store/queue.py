@@ -162,10 +162,7 @@ async def log(store: Store, lines: Sequence[tuple[RunKey, int, datetime, str, st
 
 async def sweep(store: Store, most: int) -> int:
     """Set aside what nobody knows, bring back what somebody knows now, re-arm forgotten delays."""
-    changed = 0
-    for statement, args in ((_SQL.unpark, (most,)), (_SQL.park, (most,)), (_SQL.rearm_orphans, ())):
-        status = await store.pool.execute(statement, *args)
-        changed += int(status.rsplit(" ", 1)[-1])
+    changed: int = await store.pool.fetchval(_SQL.sweep, most)
     return changed
 
 

@@ -16,8 +16,7 @@ update workers set state = 'stopped', busy = 0, seen_at = clock_timestamp() wher
 update workers set state = 'lost' where state in ('live', 'draining') and seen_at < clock_timestamp() - $1::interval returning worker_id
 
 -- name: indebted
-select w.worker_id from workers w
-where w.state in ('lost', 'stopped') and exists (select 1 from queue q where q.worker_id = w.worker_id)
+select worker_id from bellringer.indebted() w (worker_id)
 
 -- name: list
 select worker_id, name, host, pid, version, pools, state, busy, started_at, seen_at,
