@@ -10,21 +10,25 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import asyncpg
 import pytest
 
+from bellringer.testing.server import TestServer, at_database
+
 BELLRINGER = Path(sys.executable).with_name("bellringer")
 
 
 @pytest.fixture
-def empty(server: str) -> Iterator[str]:
+def empty(bellringer_server: TestServer) -> Iterator[str]:
     """A database in which nothing is."""
-    name = f"empty_{uuid4().hex[:12]}"
-    asyncio.run(_execute(server, f"create database {name}"))
-    yield server.replace("/bellringer?", f"/{name}?")
-    asyncio.run(_execute(server, f"drop database {name} with (force)"))
+    dsn = at_database(bellringer_server.dsn, f"empty_{uuid4().hex[:12]}")
+    name = urlsplit(dsn).path[1:]
+    asyncio.run(_execute(bellringer_server.dsn, f"create database {name}"))
+    yield dsn
+    asyncio.run(_execute(bellringer_server.dsn, f"drop database {name} with (force)"))
 
 
 async def _execute(dsn: str, statement: str) -> None:

@@ -21,10 +21,10 @@ import pytest_asyncio
 
 from bellringer.store.pool import SETTINGS
 from bellringer.store.queries import load
+from bellringer.testing.server import TestServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-TEMPLATE = "bellringer_template"
 HOT = ("jobs", "members", "cohorts", "queue", "timers", "dead_letters", "send_keys", "gaps")
 MANY, SOME = 200_000, 40_000
 FEW = 1_000  # rows of a small table
@@ -146,11 +146,8 @@ async def connect(dsn: str) -> asyncpg.Connection[asyncpg.Record]:
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def database(server: str) -> AsyncIterator[Database]:
-    name = f"plans_{uuid4().hex[:8]}"
-    owner = await asyncpg.connect(server)
-    await owner.execute(f"create database {name} template {TEMPLATE}")
-    dsn = server.replace("/bellringer?", f"/{name}?")
+async def database(bellringer_server: TestServer) -> AsyncIterator[Database]:
+    dsn = await bellringer_server.create()
     connection = await connect(dsn)
     await connection.execute(
         "create or replace function bellringer.now() returns timestamptz language sql stable as "
@@ -164,8 +161,7 @@ async def database(server: str) -> AsyncIterator[Database]:
     await connection.execute("analyze")
     yield Database(dsn, Client(connection))
     await connection.close()
-    await owner.execute(f"drop database {name} with (force)")
-    await owner.close()
+    await bellringer_server.drop(dsn)
 
 
 def job(number: int) -> UUID:
