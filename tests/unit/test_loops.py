@@ -76,7 +76,8 @@ async def test_a_wake_up_cuts_a_sleep_short() -> None:
     sleeping = asyncio.create_task(wake.wait(60))
     await asyncio.sleep(0)
     wake.set()
-    await asyncio.wait_for(sleeping, 1)
+    done, _ = await asyncio.wait([sleeping], timeout=1)
+    assert done == {sleeping}
 
 
 async def test_a_wake_up_that_came_before_the_sleep_counts_once() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import uvloop
 
 from bellringer.runs import Outcome
 from bellringer.worker import pipe, process
@@ -198,6 +199,7 @@ async def test_what_a_handler_started_is_killed_with_it(bench: Bench) -> None:
     bench.cancel(work, "stop")
     await running
     await bench.until(lambda: not is_running(grandchild))
+    assert not is_running(grandchild)
 
 
 # --- living and dying -------------------------------------------------------------------------------------
@@ -295,8 +297,6 @@ async def test_a_task_that_only_the_worker_knows_fails_with_the_reason(
 
 
 def test_children_serve_a_worker_on_uvloop_too(bench: Bench) -> None:
-    uvloop = pytest.importorskip("uvloop")
-
     async def main() -> list[Outcome]:
         endings = [
             await bench.run("pid"),
