@@ -153,7 +153,6 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     heartbeat: float | None = None  # seconds without a sign of life after which an attempt has hung
     retry: dict[str, Any] = {}
     delivery: str = Delivery.AT_LEAST_ONCE
-    key: str | None = None
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ _QUICK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 _DURATION = (0.001, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 60, 300, 1800, 7200)
 
 FIRES = Counter("bellringer_fires_total", "Runs born of schedules and timers")
-MISSED = Counter("bellringer_missed_total", "Hands that misfired and jumped; their gaps say what was passed over")
+MISSED = Counter("bellringer_missed_total", "Occurrences that nobody fired in time; their gaps say which")
 DUPLICATES = Counter("bellringer_duplicates_total", "Attempts that may repeat an effect", ["cause"])
 FIRE_LATENESS = Histogram(
     "bellringer_fire_lateness_seconds", "From scheduled_for to the birth of the run", buckets=_LATENESS
@@ -66,8 +66,17 @@ def one_of(metric: _Metric, *labels: str) -> _Metric:
     return metric.labels(*labels)
 
 
+_levels = {"now": logging.INFO}
+
+
+def tells_all() -> bool:
+    """Whether debug lines are wanted; asked on the hot path, where even a line that is filtered out costs too much."""
+    return _levels["now"] <= logging.DEBUG
+
+
 def configure(style: str = "json", level: str = "info") -> None:
     """Lines as JSON for programs, or readable for a person who watches."""
+    _levels["now"] = getattr(logging, level.upper())
     shared: list[Any] = [
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="at"),

@@ -273,9 +273,9 @@ def test_errors_of_one_kind_have_one_fingerprint() -> None:
 async def test_what_a_silent_worker_held_is_tried_again_at_once(bench: Bench) -> None:
     seat, claimed = await begin(bench)
     await bench.pass_time(5)
-    assert await reap(bench.store, SILENCE) == 0
+    assert await reap(bench.store, bench.names, SILENCE) == 0
     await bench.vanish(seat)
-    assert await reap(bench.store, SILENCE) == 1
+    assert await reap(bench.store, bench.names, SILENCE) == 1
     other = await bench.seat()
     assert (await bench.claim_one(other)).attempt == 2
     [attempt] = await runs.attempts(bench.store, claimed.key)
@@ -285,7 +285,7 @@ async def test_what_a_silent_worker_held_is_tried_again_at_once(bench: Bench) ->
 async def test_a_report_that_comes_after_the_reaper_changes_nothing(bench: Bench) -> None:
     seat, claimed = await begin(bench)
     await bench.vanish(seat)
-    await reap(bench.store, SILENCE)
+    await reap(bench.store, bench.names, SILENCE)
     assert await bench.end(seat, claimed, result="late") == 0
     assert await bench.state(claimed.key) is State.RETRYING
     assert not await beat(bench.store, seat.worker_id, 0, "live")
@@ -294,7 +294,7 @@ async def test_a_report_that_comes_after_the_reaper_changes_nothing(bench: Bench
 async def test_a_worker_that_left_with_work_in_hand_is_reaped(bench: Bench) -> None:
     seat, _ = await begin(bench)
     await leave(bench.store, seat.worker_id)
-    assert await reap(bench.store, SILENCE) == 1
+    assert await reap(bench.store, bench.names, SILENCE) == 1
 
 
 async def lose(bench: Bench) -> None:
@@ -302,7 +302,7 @@ async def lose(bench: Bench) -> None:
     seat = await bench.seat()
     await bench.claim(seat)
     await bench.vanish(seat)
-    await reap(bench.store, SILENCE)
+    await reap(bench.store, bench.names, SILENCE)
 
 
 async def test_a_run_whose_worker_vanished_three_times_is_poison(bench: Bench) -> None:
@@ -343,7 +343,7 @@ async def test_a_lost_run_that_was_asked_to_stop_is_cancelled(bench: Bench) -> N
     seat, claimed = await begin(bench)
     await bench.cancel(claimed.key)
     await bench.vanish(seat)
-    await reap(bench.store, SILENCE)
+    await reap(bench.store, bench.names, SILENCE)
     assert await bench.state(claimed.key) is State.CANCELLED
 
 

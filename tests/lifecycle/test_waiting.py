@@ -14,6 +14,7 @@ from bellringer.lifecycle.reap import reap
 from bellringer.policies import Delivery, Retry
 from bellringer.runs import State
 from bellringer.schedule import at, delay, every
+from bellringer.store import queue
 
 if TYPE_CHECKING:
     from tests.lifecycle.conftest import Bench
@@ -151,7 +152,7 @@ async def test_a_delay_is_armed_again_when_its_run_is_lost_for_good(bench: Bench
     job, seat = await start(bench, delivery=Delivery.AT_MOST_ONCE)
     claimed = await bench.claim_one(seat)
     await bench.vanish(seat)
-    assert await reap(bench.store, SILENCE) == 1
+    assert await reap(bench.store, bench.names, SILENCE) == 1
     assert await bench.state(claimed.key) is State.DEAD
     assert await bench.timers(job) == [120]
 
@@ -230,11 +231,11 @@ async def test_a_delay_that_was_forgotten_is_armed_by_the_sweep(bench: Bench) ->
     job, _ = await start(bench)
     await bench.sql("delete from queue")
     await bench.set_clock(bench.after(80))
-    await bench.sweep()
+    await queue.rearm_orphans(bench.store)
     assert await bench.timers(job) == []  # not yet: it may be on its way
     await bench.set_clock(bench.after(200))
-    await bench.sweep()
-    await bench.sweep()
+    await queue.rearm_orphans(bench.store)
+    await queue.rearm_orphans(bench.store)
     assert await bench.timers(job) == [260]
 
 
@@ -244,5 +245,5 @@ async def test_the_sweep_leaves_delays_alone_that_are_armed_running_or_paused(be
     paused = await bench.job("paused", delay("1m"))
     await bench.pause(paused)
     await bench.set_clock(bench.after(5000))
-    await bench.sweep()
+    await queue.rearm_orphans(bench.store)
     assert [await bench.timers(job) for job in (running, armed, paused)] == [[], [36060], []]

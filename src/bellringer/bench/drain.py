@@ -70,7 +70,7 @@ async def drain(dsn: str, runs: int, slots: int) -> Drain:
 async def _fill(store: Store, runs: int, task_id: int, pool_id: int, at: datetime) -> None:
     for start in range(0, runs, BATCH):
         ids = [uuid7() for _ in range(min(BATCH, runs - start))]
-        await store.pool.execute(_SQL.ready, ids, [0] * len(ids), at, task_id, pool_id)
+        await store.pool.execute(_SQL.ready, ids, at, task_id, pool_id)
     await store.pool.execute(_SQL.ready_queue)
 
 

@@ -33,7 +33,7 @@ insert into queue_copy select * from queue
 
 -- name: ready
 insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, shard, pool_id, priority, cause, born_as, spec)
-select job_id, $3, 0, bellringer.now(), 0, 1, $4, 0, $5, 5, 'send', 'queued', '{}' from unnest($1::uuid[], $2::smallint[]) u (job_id, shard)
+select job_id, $2, 0, bellringer.now(), 0, 1, $3, 0, $4, 5, 'send', 'queued', '{}' from unnest($1::uuid[]) u (job_id)
 
 -- name: ready_queue
 insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, shard, pool_id, priority, cause, spec)

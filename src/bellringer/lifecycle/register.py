@@ -20,10 +20,9 @@ from bellringer.store.jobs import Instants, Registered, Stale
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
 
-# A hand runs at most MOST_LEAD ahead, and the database refuses instants computed more than 5 s ago; so within SOON
-# lies everything that a hand may have passed.
+# A hand runs at most 5 s ahead (config's bound for `lead`), and the database refuses instants that were computed more
+# than 5 s ago; so within SOON lies everything that a hand may have passed.
 SOON: Final = timedelta(seconds=12)
-MOST_LEAD: Final = timedelta(seconds=5)
 TRIES: Final = 5
 _COMPARED: Final = (
     "task", "schedules", "pool", "priority", "starts_at", "ends_at", "enabled", "tags", "misfire", "overlap", "owner"

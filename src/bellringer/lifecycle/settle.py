@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 
@@ -14,6 +15,7 @@ from bellringer.runs import Ending, Outcome, Spec, State, judge
 from bellringer.store import queue
 from bellringer.store.pool import Store
 from bellringer.store.queue import Claimed, Settled
+from bellringer.telemetry import ATTEMPTS, DEAD, DUPLICATES, RETRIES, RUN_SECONDS, log, one_of, tells_all
 
 _VARYING = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+", re.IGNORECASE)
 _GOOD = judge(Ending(outcome=Outcome.OK), 1, Retry(), "")
@@ -48,3 +50,39 @@ def fingerprint(ending: Ending) -> str:
     error = ending.error or {}
     shape = _VARYING.sub("#", str(error.get("message", "")))[:200]
     return hashlib.sha256(f"{error.get('type', ending.outcome)} {shape}".encode()).hexdigest()[:16]
+
+
+def account(claimed: Claimed, task: str, settled: Settled, worker_id: int) -> None:
+    """Count an ending that is written, and tell of it: aloud where it is not the usual one."""
+    ending, verdict = settled.ending, settled.verdict
+    one_of(ATTEMPTS, task, ending.outcome.value).inc()
+    one_of(RUN_SECONDS, task).observe(ending.ran)
+    if ending.outcome is not Outcome.OK:
+        if verdict.ends_as is None:
+            RETRIES.labels(task).inc()
+            DUPLICATES.labels(ending.outcome.value).inc()
+        elif verdict.ends_as is State.DEAD:
+            DEAD.labels(task).inc()
+        log.info("attempt finished", **_told(claimed, task, settled, worker_id))
+    elif tells_all():
+        log.debug("attempt finished", **_told(claimed, task, settled, worker_id))
+
+
+def _told(claimed: Claimed, task: str, settled: Settled, worker_id: int) -> dict[str, Any]:
+    ending, verdict = settled.ending, settled.verdict
+    error = ending.error or {}
+    return {
+        "run_id": claimed.key.id,
+        "job_id": str(claimed.key.job_id),
+        "job": claimed.name,
+        "task": task,
+        "tenant_id": claimed.tenant_id,
+        "scheduled_for": claimed.key.scheduled_for.isoformat(),
+        "attempt": claimed.attempt,
+        "worker_id": worker_id,
+        "outcome": ending.outcome.value,
+        "ends_as": verdict.ends_as.value if verdict.ends_as else None,
+        "reason": verdict.reason,
+        "error": f"{error.get('type')}: {str(error.get('message', ''))[:200]}" if error else None,
+        "duration_ms": round(ending.ran * 1000, 1),
+    }

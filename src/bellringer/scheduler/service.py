@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
@@ -27,7 +27,7 @@ from bellringer.store.cohorts import Fired, Hand
 from bellringer.store.leases import Beat
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
-from bellringer.store.wakeups import HANDS, WORK, Wakeups, hear
+from bellringer.store.wakeups import HANDS, SHARDS, WORK, Wakeups, hear
 from bellringer.telemetry import CLOCK_SKEW, FIRE_LATENESS, FIRES, MISSED, REAPED, STALE, TICK_SECONDS, log
 
 _Step = Callable[[], Awaitable[object]]
@@ -35,6 +35,7 @@ _Step = Callable[[], Awaitable[object]]
 POLL: Final = 0.5
 AHEAD: Final = timedelta(seconds=1)  # how far beyond the lead the wheel looks: two polls
 MOST_HANDS: Final = 10_000
+MOST_HINTS: Final = 20
 PATIENCE: Final = 7.0  # longer than a worker's heartbeat waits after a failure
 FEWEST, MOST_STRIDE = 4, 8_000
 
@@ -64,6 +65,7 @@ class Scheduler:
         self._node_id = uuid4()  # new with every start: token and holder together are never granted twice
         self._wheel = Wheel()
         self._wake = Wake()
+        self._shards_free = Wake()
         self._wakeups = Wakeups(store, clock)
         self._polled_at = float("-inf")
         self._stride = 2_000
@@ -89,12 +91,12 @@ class Scheduler:
             for loop in loops:
                 loop.cancel()
         await self._shards.leave()
-        await self._wakeups.send(HANDS)
+        await self._wakeups.send(HANDS, SHARDS)
 
     def _chores(self) -> Sequence[Coroutine[None, None, None]]:
         lease = self._settings.lease.total_seconds()
         return [
-            every(lease / 5, self._keep, name="keep"),
+            every(lease / 5, self._keep, name="keep", wake=self._shards_free),
             every(0.0, self._fire, name="fire"),
             every(1.0, self._for_all(self._reap), name="reap"),
             every(2.0, self._for_all(self._sweep), name="sweep"),
@@ -102,10 +104,13 @@ class Scheduler:
             every(600.0, self._make_days, name="make days"),
             every(3600.0, self._for_all(self._prune), name="prune"),
             every(60.0, self._tidy, name="tidy"),
-            hear(self._store, self._clock, {HANDS: lambda _: self._hint()}),
+            hear(self._store, self._clock, {HANDS: self._hint}),
         ]
 
-    def _hint(self) -> None:
+    def _hint(self, payload: str) -> None:
+        if payload == SHARDS:
+            self._shards_free.set()
+            return
         self._polled_at = float("-inf")
         self._wake.set()
 
@@ -156,13 +161,13 @@ class Scheduler:
             if rung:
                 fired = await ring(self._store, holding, rung, self._settings.pace)
                 self._count(fired, self._time.now())
-                for instant in fired.strikes:
-                    await self._wakeups.send(WORK, instant.isoformat())
+                await self._announce(fired.strikes)
             hands = self._wheel.take(self._time.now() + self._settings.pace.lead, self._stride)
-            if fired.fired >= self._settings.pace.most:
-                self._polled_at = float("-inf")  # there are more timers
+            more_timers = fired.moved >= self._settings.pace.most
+            if more_timers:
+                self._polled_at = float("-inf")
             if not hands:
-                return fired.fired >= self._settings.pace.most
+                return more_timers
             faults.point("tick.checked")  # from here on only the token protects
             await self._strike(holding, hands)
             return True
@@ -187,10 +192,9 @@ class Scheduler:
         ticked = await tick(self._store, self._names, holding, hands, now, self._settings.pace)
         fired = ticked.fired
         TICK_SECONDS.observe(self._clock.monotonic() - started)
-        FIRE_LATENESS.observe(max((now - hands[0].next_at).total_seconds(), 0.0))
         self._count(fired, hands[0].next_at)
         if fired.fired:
-            await self._wakeups.send(WORK, hands[0].next_at.isoformat())
+            await self._announce({hand.next_at for hand in hands[: fired.moved + fired.cut]})
         if fired.missed:
             MISSED.inc(fired.missed)
             log.info("occurrences were missed and are recorded as gaps", hands=fired.moved, missed=fired.missed)
@@ -201,6 +205,12 @@ class Scheduler:
         horizon = now + self._settings.pace.lead + AHEAD
         self._wheel.put(hand for hand in ticked.hands if hand.next_at <= horizon)
         self._fit(len(hands), fired)
+
+    async def _announce(self, instants: Collection[datetime]) -> None:
+        """Tell the workers when what was born may be claimed."""
+        for instant in sorted(instants)[:MOST_HINTS]:
+            FIRE_LATENESS.observe(max((self._time.now() - instant).total_seconds(), 0.0))
+            await self._wakeups.send(WORK, instant.isoformat())
 
     def _fit(self, given: int, fired: Fired) -> None:
         """Give the next call about as many hands as it can fire: it counts the members of all that it is given."""
@@ -235,7 +245,7 @@ class Scheduler:
         self._reaped_at = moment
         if moment < self._reap_from:
             return
-        if reaped := await reap(self._store, self._settings.silence):
+        if reaped := await reap(self._store, self._names, self._settings.silence):
             REAPED.inc(reaped)
             log.warning("attempts of vanished workers were settled as lost", attempts=reaped)
             await self._wakeups.send(WORK, self._time.now().isoformat())
@@ -255,4 +265,6 @@ class Scheduler:
             log.info("days past retention were dropped", days=dropped)
 
     async def _tidy(self) -> None:
+        if 0 in self._shards.holding().tokens:
+            await queue.rearm_orphans(self._store)
         await pruning.tidy(self._store, sorted(self._shards.holding().tokens))

@@ -52,6 +52,8 @@ class Shards:
     async def keep(self, beat: Beat) -> None:
         """One pass: renew, say that this node lives, then take or let go until the share is fair."""
         asked = self._clock.monotonic()
+        if self._tokens and asked > self._trusted_until:
+            RENEWAL_FAILURES.inc()  # this pass comes too late
         await self._renew()
         await leases.beat(self._store, beat)
         live = await leases.live(self._store, self._lease)

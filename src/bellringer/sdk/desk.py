@@ -120,7 +120,7 @@ class Desk:
     async def find(self, name: str, declared: Sequence[str] = ()) -> UUID:
         """The id of the job of that name, or else of the one declared name that ends in it."""
         known = await jobs.find_many(self._store, self._tenant_id, [name, *declared])
-        if (found := known.get(name.lower())) is not None:
+        if (found := known.get(name)) is not None:
             return found[0]
         if len(known) > 1:
             raise Conflict(f"{name!r} may be any of {', '.join(declared)}", hint="say which, by its whole name")

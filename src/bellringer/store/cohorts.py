@@ -91,8 +91,7 @@ async def jump(store: Store, holding: Holding, moves: Sequence[Move], most: int 
     )
     assert row is not None
     moved = row["reached"] - row["cut"]
-    missed = sum(m.missed for m in moves[:moved])
-    return Fired(moved=moved, missed=missed, cut=row["cut"], refused=frozenset(row["refused"]))
+    return Fired(moved=moved, missed=row["missed"], cut=row["cut"], refused=frozenset(row["refused"]))
 
 
 def _columns(moves: Sequence[Move]) -> tuple[list[int], list[int], list[datetime], list[datetime]]:
@@ -110,7 +109,7 @@ async def ring(store: Store, holding: Holding, shards: Sequence[int], lead: time
     row = await store.pool.fetchrow(_SQL.ring, holding.holder, held, tokens, lead, most)
     assert row is not None
     strikes = tuple(row["strikes"] or ())
-    return Fired(fired=row["fired"], strikes=strikes, refused=frozenset(row["refused"]))
+    return Fired(fired=row["fired"], moved=row["moved"], strikes=strikes, refused=frozenset(row["refused"]))
 
 
 async def overdue(store: Store, by: timedelta) -> int:

@@ -16,12 +16,14 @@ where exists (select 1 from timers t where t.shard = s.shard and t.due_at <= $2)
 select fired, reached, cut, refused from bellringer.tick($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: jump
-select reached, cut, refused from bellringer.jump($1, $2, $3, $4, $5, $6, $7, $8, $9)
+select reached, missed, cut, refused from bellringer.jump($1, $2, $3, $4, $5, $6, $7, $8, $9)
 
 -- name: ring
-select fired, strikes, refused from bellringer.ring($1, $2, $3, $4, $5)
+select fired, moved, strikes, refused from bellringer.ring($1, $2, $3, $4, $5)
 
 -- name: overdue
 -- Hands and timers that should have moved already; bounded, because it is for a gauge.
-select (select count(*) from (select 1 from cohorts where next_at <= bellringer.now() - $1::interval limit 10000) c)
-     + (select count(*) from (select 1 from timers where due_at <= bellringer.now() - $1::interval limit 10000) t)
+select (select count(*) from leases l cross join lateral (
+          select 1 from cohorts c where c.shard = l.shard and c.next_at <= bellringer.now() - $1::interval limit 1000) x)
+     + (select count(*) from leases l cross join lateral (
+          select 1 from timers t where t.shard = l.shard and t.due_at <= bellringer.now() - $1::interval limit 1000) x)

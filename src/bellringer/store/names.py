@@ -78,6 +78,13 @@ class Names:
             self._tasks = {row["name"]: row["task_id"] for row in rows}
         return self._tasks
 
+    async def task_names(self, ids: Collection[int]) -> Mapping[int, str]:
+        """The names of these tasks."""
+        if not set(ids) <= set(self._tasks.values()):
+            rows = await self._store.pool.fetch(_SQL.tasks)
+            self._tasks = {row["name"]: row["task_id"] for row in rows}
+        return {number: name for name, number in self._tasks.items()}
+
     async def schedule_ids(self, schedules: Iterable[Schedule]) -> Mapping[Row, int]:
         """The numbers of these schedules; equal schedules have one."""
         rows = {to_row(schedule) for schedule in schedules}

@@ -13,10 +13,13 @@ select task_id, name from tasks
 select shards from cluster
 
 -- name: add_pools
-insert into pools (name) select unnest($1::text[]) on conflict do nothing
+-- Only what is missing: an insert that meets a conflict uses up a number, and pools have few.
+insert into pools (name) select n from unnest($1::text[]) n where not exists (select 1 from pools p where p.name = n)
+on conflict do nothing
 
 -- name: add_tasks
-insert into tasks (name) select unnest($1::text[]) on conflict do nothing
+insert into tasks (name) select n from unnest($1::text[]) n where not exists (select 1 from tasks t where t.name = n)
+on conflict do nothing
 
 -- name: describe_tasks
 update tasks t set schema = u.schema::jsonb, doc = u.doc, defaults = u.defaults::jsonb
@@ -28,7 +31,9 @@ select defaults from tasks where name = $1
 
 -- name: add_schedules
 insert into schedules (kind, expression, timezone, anchor, seconds, dst)
-select * from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::text[])
+select u.* from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::text[])
+  u (kind, expression, timezone, anchor, seconds, dst)
+left join schedules s using (kind, expression, timezone, anchor, seconds, dst) where s.schedule_id is null
 on conflict do nothing
 
 -- name: find_schedules

@@ -161,9 +161,15 @@ async def log(store: Store, lines: Sequence[tuple[RunKey, int, datetime, str, st
 
 
 async def sweep(store: Store, most: int) -> int:
-    """Set aside what nobody knows, bring back what somebody knows now, re-arm forgotten delays."""
+    """Set aside what nobody knows, and bring back what somebody knows now."""
     changed: int = await store.pool.fetchval(_SQL.sweep, most)
     return changed
+
+
+async def rearm_orphans(store: Store) -> int:
+    """Arm the next run of jobs with a fixed delay whose last one ended without doing so."""
+    armed: int = await store.pool.fetchval(_SQL.rearm_orphans)
+    return armed
 
 
 async def depths(store: Store) -> list[Mapping[str, Any]]:

@@ -39,7 +39,10 @@ from unnest($1::uuid[], $2::timestamptz[], $3::bigint[], $4::integer[], $5::time
   with ordinality u (job_id, scheduled_for, slot, attempt, at, level, message, fields, ord) order by ord
 
 -- name: sweep
-select bellringer.unpark($1) + bellringer.park($1) + bellringer.rearm_orphans()
+select bellringer.unpark($1) + bellringer.park($1)
+
+-- name: rearm_orphans
+select bellringer.rearm_orphans()
 
 -- name: depths
 select p.name as pool,

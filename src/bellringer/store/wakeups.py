@@ -13,7 +13,8 @@ from bellringer.errors import Unavailable
 from bellringer.store.pool import RETRYABLE, Store, connect
 
 WORK: Final = "bellringer_work"  # payload: the instant from which new runs may be claimed
-HANDS: Final = "bellringer_hands"  # a job was registered, or shards were let go
+HANDS: Final = "bellringer_hands"  # a job was registered; or, with this payload, shards were let go
+SHARDS: Final = "shards"
 CANCELS: Final = "bellringer_cancels"
 QUIET: Final = 0.1  # NOTIFY takes a lock of the whole server at commit: one of a kind in this many seconds
 

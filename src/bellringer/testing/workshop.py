@@ -164,7 +164,7 @@ class Workshop:
         if not held:
             return False  # it will die when it has something to lose
         self._crash = None
-        await reap(self._store, silence=timedelta(0))
+        await reap(self._store, self._names, silence=timedelta(0))
         await self._join()
         return True
 

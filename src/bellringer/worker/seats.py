@@ -21,7 +21,7 @@ class Seats:
         self.slots = slots
         self.busy = 0
         self.turn = Turn()
-        self.waiting: deque[Claimed] = deque()
+        self.waiting: deque[tuple[int, Claimed]] = deque()  # each with the number that it was claimed under
         self._finished = 0
         self._since = 0.0
         self._rate = 0.0

@@ -23,7 +23,7 @@ from bellringer.policies import Delivery
 from bellringer.runs import Ending, Event, Outcome, Verdict
 from bellringer.store import history, queue, workers
 from bellringer.store.names import Names, TaskDescription
-from bellringer.store.pool import RETRYABLE, Store
+from bellringer.store.pool import FAILURES, RETRYABLE, Store
 from bellringer.store.queue import Claimed, Settled
 from bellringer.store.wakeups import CANCELS, WORK, hear, read_instant
 from bellringer.store.workers import Introduction
@@ -31,7 +31,7 @@ from bellringer.tasks import Registry, Task
 from bellringer.telemetry import CLAIM_SECONDS, CLAIMS, START_LATENESS, log, one_of
 from bellringer.worker.executor import Executor
 from bellringer.worker.seats import Seats
-from bellringer.worker.settler import Settler, account
+from bellringer.worker.settler import Entry, Settler
 from bellringer.worker.strikes import Strikes
 from bellringer.worker.work import LogLine, Work
 
@@ -168,15 +168,18 @@ class Worker:
         faults.point("claim.taken")
         self._time.observe(taken[0].claimed_at)
         one_of(CLAIMS, seats.pool).inc(len(taken))
-        seats.waiting.extend(taken)
+        seats.waiting.extend((seat.worker_id, claimed) for claimed in taken)
         self._fill(seats)
         return len(taken) == wanted
 
     def _fill(self, seats: Seats) -> None:
         """Seat what waits, as far as there are seats."""
         while seats.waiting and seats.busy < seats.slots and not self._stopping:
+            worker_id, claimed = seats.waiting.popleft()
+            if worker_id != self.worker_id:  # this worker was declared lost since; the run is somebody else's
+                continue
             seats.busy += 1
-            self._start(seats, seats.waiting.popleft())
+            self._start(seats, claimed)
 
     def _start(self, seats: Seats, claimed: Claimed) -> None:
         work = Work(
@@ -205,8 +208,7 @@ class Worker:
             return
         faults.point("execute.done")
         settled = decide(claimed, end.result())
-        self._settler.add(worker_id, settled)
-        account(claimed, work.task, settled)
+        self._settler.add(Entry(worker_id, claimed, work.task, settled))
         if self._settings.observer:
             self._settings.observer("finished", work, settled)
         seats.finished()
@@ -217,12 +219,9 @@ class Worker:
     # Hints
 
     def _hint(self, payload: str) -> None:
-        instant = read_instant(payload)
-        if instant is None or instant <= self._time.now():
-            self._wake_all()
-        else:
+        if instant := read_instant(payload):
             self._strikes.add(instant)
-            self._wake_all()
+        self._wake_all()
 
     def _strike_again(self, settled: Settled) -> None:
         self._strikes.add(self._time.now() + (settled.verdict.wait or timedelta(0)))
@@ -251,9 +250,13 @@ class Worker:
         """Bring progress and log lines to the database, in batches."""
         if news := self._executor.progress():
             await queue.report(self._store, self.worker_id, news)
-        if lines := [self._lines.popleft() for _ in range(min(len(self._lines), MOST_LINES))]:
-            await history.ensure_days(self._store, {line.key.scheduled_for.date() for line in lines})
-            await queue.log(self._store, [_row(line) for line in lines])
+        while lines := [self._lines.popleft() for _ in range(min(len(self._lines), MOST_LINES))]:
+            try:
+                await history.ensure_days(self._store, {line.key.scheduled_for.date() for line in lines})
+                await queue.log(self._store, [_row(line) for line in lines])
+            except FAILURES:
+                self._lines.extendleft(reversed(lines))
+                raise
 
     # Stopping
 
@@ -261,21 +264,21 @@ class Worker:
         """Give back what was not started; let what runs finish within the grace; give back the rest unharmed."""
         self._stopping = True
         await self._give_back(seats)
-        deadline = self._clock.monotonic() + self._settings.grace.total_seconds()
         if self._running:
-            log.info("draining", running=len(self._running), grace_s=self._settings.grace.total_seconds())
-            left = max(deadline - self._clock.monotonic(), 0.0)
-            await asyncio.wait(list(self._running), timeout=left)
+            grace = self._settings.grace.total_seconds()
+            log.info("draining", running=len(self._running), grace_s=grace)
+            await asyncio.wait(list(self._running), timeout=grace)
         unfinished = list(self._running.values())
         self._running.clear()
         await self._executor.close()  # a child process is dead before its run is anybody else's
         for claimed in unfinished:
-            self._settler.add(self.worker_id, _interrupted(claimed))
+            entry = Entry(self.worker_id, claimed, self._tasks[claimed.task_id], _interrupted(claimed))
+            self._settler.add(entry)
         await self._settler.drained()
         await self._report()
 
     async def _give_back(self, seats: Sequence[Seats]) -> None:
-        taken = [(claimed.key, claimed.attempt) for s in seats for claimed in s.waiting]
+        taken = [(c.key, c.attempt) for s in seats for worker_id, c in s.waiting if worker_id == self.worker_id]
         for s in seats:
             s.waiting.clear()
         if taken:

@@ -6,24 +6,24 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from bellringer.clock import Clock
-from bellringer.lifecycle.settle import settle
-from bellringer.runs import Outcome, State
-from bellringer.store.pool import RETRYABLE, Store
+from bellringer.lifecycle.settle import account, settle
+from bellringer.store.pool import FAILURES, RETRYABLE, Store
 from bellringer.store.queue import Claimed, Settled
-from bellringer.telemetry import (
-    ATTEMPTS,
-    DEAD,
-    DUPLICATES,
-    RETRIES,
-    RUN_SECONDS,
-    SETTLE_SECONDS,
-    STALE,
-    log,
-    one_of,
-)
+from bellringer.telemetry import SETTLE_SECONDS, STALE, log
 
 MOST: Final = 2_000
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """An ending that waits to be written, and under which number its attempt was claimed."""
+
+    worker_id: int
+    claimed: Claimed
+    task: str
+    settled: Settled
 
 
 class Settler:
@@ -33,14 +33,13 @@ class Settler:
         self._store = store
         self._clock = clock
         self._put_back = put_back
-        self._waiting: list[tuple[int, Settled]] = []
+        self._waiting: list[Entry] = []
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self.stale = 0
 
-    def add(self, worker_id: int, settled: Settled) -> None:
-        self._waiting.append((worker_id, settled))
+    def add(self, entry: Entry) -> None:
+        self._waiting.append(entry)
         self._idle.clear()
         self._wake.set()
 
@@ -56,58 +55,39 @@ class Settler:
         """Wait until everything that was added is written."""
         await self._idle.wait()
 
-    def _gather(self) -> tuple[int, list[Settled]]:
+    def _gather(self) -> list[Entry]:
         """The next batch, all of one number: a worker that was declared lost goes on under a new one."""
-        worker_id = self._waiting[0][0]
+        worker_id = self._waiting[0].worker_id
         head, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
-        self._waiting = [entry for entry in head if entry[0] != worker_id] + self._waiting
-        return worker_id, [settled for number, settled in head if number == worker_id]
+        self._waiting = [entry for entry in head if entry.worker_id != worker_id] + self._waiting
+        return [entry for entry in head if entry.worker_id == worker_id]
 
-    async def _write(self, gathered: tuple[int, list[Settled]]) -> None:
-        worker_id, batch = gathered
+    async def _write(self, batch: list[Entry]) -> None:
         started, wait = self._clock.monotonic(), 0.1
         while True:
             try:
-                written = await settle(self._store, worker_id, batch)
+                written = await settle(self._store, batch[0].worker_id, [entry.settled for entry in batch])
                 break
             except RETRYABLE as error:
                 log.warning("settling waits for the database", attempts=len(batch), error=str(error))
                 await self._clock.sleep(wait)
                 wait = min(wait * 2, 5.0)
+            except FAILURES as error:
+                await self._write_apart(batch, error)
+                return
         SETTLE_SECONDS.observe(self._clock.monotonic() - started)
         if written < len(batch):
-            self.stale += len(batch) - written
             STALE.labels("worker").inc(len(batch) - written)
             log.warning("reports came too late and were dropped", attempts=len(batch) - written)
-        for settled in batch:
-            if settled.verdict.ends_as is None:
-                self._put_back(settled)
+        for entry in batch:
+            account(entry.claimed, entry.task, entry.settled, entry.worker_id)
+            if entry.settled.verdict.ends_as is None:
+                self._put_back(entry.settled)
 
-
-def account(claimed: Claimed, task: str, settled: Settled) -> None:
-    """Count an ending, and tell of it where it is not the usual one."""
-    ending, verdict = settled.ending, settled.verdict
-    one_of(ATTEMPTS, task, ending.outcome.value).inc()
-    one_of(RUN_SECONDS, task).observe(ending.ran)
-    if ending.outcome is Outcome.OK:
-        return
-    if verdict.ends_as is None:
-        RETRIES.labels(task).inc()
-        DUPLICATES.labels(ending.outcome.value).inc()
-    elif verdict.ends_as is State.DEAD:
-        DEAD.labels(task).inc()
-    error = ending.error or {}
-    log.info(
-        "attempt finished",
-        run_id=claimed.key.id,
-        job_id=str(claimed.key.job_id),
-        job=claimed.name,
-        task=task,
-        tenant_id=claimed.tenant_id,
-        attempt=claimed.attempt,
-        outcome=ending.outcome.value,
-        ends_as=verdict.ends_as.value if verdict.ends_as else None,
-        reason=verdict.reason,
-        error=f"{error.get('type')}: {str(error.get('message', ''))[:200]}",
-        duration_ms=round(ending.ran * 1000, 1),
-    )
+    async def _write_apart(self, batch: list[Entry], error: Exception) -> None:
+        """Something in the batch cannot be written: the others are, and that one is left to the reaper."""
+        if len(batch) == 1:
+            log.error("an ending cannot be written", run_id=batch[0].settled.key.id, error=str(error))
+            return
+        for entry in batch:
+            await self._write([entry])

@@ -95,12 +95,12 @@ end $$;
 -- chunks: jump_to then keeps the goal, so that all its members jump to the same instant whenever it is finished.
 create function jump(p_holder uuid, p_shards smallint[], p_tokens bigint[], c_shard smallint[], c_schedule integer[],
                      c_at timestamptz[], c_to timestamptz[], c_missed bigint[], p_limit integer,
-                     out reached integer, out cut boolean, out refused smallint[])
+                     out reached integer, out missed bigint, out cut boolean, out refused smallint[])
 language plpgsql set search_path = bellringer, pg_temp set lock_timeout = '2s'
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 #variable_conflict use_column
 begin
-  reached := 0; cut := false;
+  reached := 0; missed := 0; cut := false;
   perform lock_shards(p_shards);
   refused := fence(p_holder, p_shards, p_tokens);
   if cardinality(refused) > 0 then return; end if;
@@ -135,7 +135,7 @@ begin
         when c.job_id <= c.cursor then c.next_at + interval '1 microsecond'      -- it got next_at before the outage
         else greatest(c.next_at, c.active_since + interval '1 microsecond') end as from_at) g
     where g.from_at < c.til and (c.active_until is null or c.active_until >= g.from_at)
-    on conflict do nothing),
+    on conflict do nothing returning count),
   rest as materialized (
     select tid, til, (array_agg(job_id order by job_id desc))[1] as last
     from chunk where size > p_limit group by tid, til having count(*) = p_limit),
@@ -144,17 +144,18 @@ begin
     where k.ctid = d.tid and k.next_at + interval '0' = d.next_at and not exists (select 1 from rest where rest.tid = d.tid)),
   part as (
     update cohorts k set jump_to = rest.til, jump_cursor = rest.last from rest where k.ctid = rest.tid)
-  select coalesce((select max(ord) from chosen), 0), exists (select 1 from rest) into reached, cut;
+  select coalesce((select max(ord) from chosen), 0), (select coalesce(sum(count), 0) from noted), exists (select 1 from rest)
+  into reached, missed, cut;
 end $$;
 
 -- Timers that are due move into the queue: new runs are born, far retries come back. A run of a paused job is held.
 -- strikes tells the first instants from which they may be claimed.
 create function ring(p_holder uuid, p_shards smallint[], p_tokens bigint[], p_lead interval, p_limit integer,
-                     out fired integer, out strikes timestamptz[], out refused smallint[])
+                     out fired integer, out moved integer, out strikes timestamptz[], out refused smallint[])
 language plpgsql set search_path = bellringer, pg_temp set lock_timeout = '2s'
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 begin
-  fired := 0;
+  fired := 0; moved := 0;
   perform lock_shards(p_shards);                -- a pause or an edit of the same job comes before or after, not between
   refused := fence(p_holder, p_shards, p_tokens);
   if cardinality(refused) > 0 then return; end if;
@@ -190,5 +191,5 @@ begin
            k.attempt_floor, k.cause, k.rearms, k.spec, case when k.paused then 1 else 0 end
     from known k left join born b using (job_id, scheduled_for, slot) where k.attempt > 0 or b.job_id is not null
     on conflict do nothing returning available_at)
-  select count(*), (array_agg(distinct available_at))[:20] into fired, strikes from queued;
+  select (select count(*) from born), count(*), (array_agg(distinct available_at))[:20] into fired, moved, strikes from queued;
 end $$;
