@@ -18,6 +18,7 @@ DEFAULT_POOL: Final = "short"
 DEFAULT_PRIORITY: Final = 5
 PRIORITIES: Final = range(10)
 LONGEST_NAME: Final = 200
+RESERVED: Final = frozenset({"execute"})  # /api/v1/jobs/execute is a verb, so no job can be found under it
 MOST_SCHEDULES: Final = 10
 MOST_TAGS: Final = 50
 FARTHEST: Final = timedelta(days=3653)  # ten years
@@ -65,6 +66,10 @@ class Definition:
         for tag in self.tags:
             check_name(tag, what="tag", pointer="/tags")
         check_name(self.pool, what="pool", pointer="/pool")
+        if self.name in RESERVED:
+            raise InvalidInput(
+                f"{self.name!r} is a word of the API", hint="choose another name", pointer="/name", code="name_reserved"
+            )
         return replace(self, name=check_name(self.name))
 
     @property

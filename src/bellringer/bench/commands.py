@@ -71,7 +71,10 @@ def tick(registered: int, due: int, *, as_json: bool) -> None:
 
 
 def _measured(measure: Callable[[str], Coroutine[Any, Any, Any]]) -> dict[str, Any]:
+    from bellringer import telemetry
     from bellringer.bench import database
+
+    telemetry.configure("text", "error")
 
     async def once(dsn: str) -> dict[str, Any]:
         made = await database.create(dsn)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,8 @@ from bellringer.cli.times import from_now, span
 
 if TYPE_CHECKING:
     from bellringer.client import Client
+
+SILENT = 10.0  # seconds after which a node that says nothing has lost its leases
 
 
 @click.group(cls=Group, examples="bellringer workers list")
@@ -84,13 +87,15 @@ def status(client: Client, *, output: str) -> None:
     from bellringer.clock import SystemClock
 
     now = SystemClock().now()
+    holders = Counter(lease.holder for lease in found.leases)
     click.echo()
     print_table(
-        ("NODE", "SHARDS", "FIRED", "REFUSED", "STARTED", "SEEN", "VERSION"),
+        ("STATE", "NODE", "SHARDS", "FIRED", "REFUSED", "STARTED", "SEEN", "VERSION"),
         [
             (
+                "live" if node.age < SILENT else "gone",
                 node.name,
-                str(node.shards),
+                str(holders[node.node_id]),
                 str(node.fired),
                 str(node.refused),
                 from_now(node.started_at, now),

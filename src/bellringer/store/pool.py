@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from bellringer.errors import Unavailable
+from bellringer.errors import BellringerError, ConfigError, Unavailable
 
 # Errors after which the same call may succeed: the connection or the server went away, or two writers collided.
 RETRYABLE: Final = (
@@ -66,7 +66,7 @@ class Store:
                 command_timeout=60,
                 server_settings={**SETTINGS, "application_name": name},
             )
-        except (OSError, TimeoutError, asyncpg.PostgresError) as error:
+        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.ClientConfigurationError) as error:
             raise unreachable(dsn, error) from error
         assert pool is not None
         return cls(pool, dsn)
@@ -88,14 +88,23 @@ async def connect(dsn: str, *, name: str = "bellringer") -> asyncpg.Connection[A
     """One dedicated connection."""
     try:
         return await asyncpg.connect(dsn, server_settings={**SETTINGS, "application_name": name})
-    except (OSError, TimeoutError, asyncpg.PostgresError) as error:
+    except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.ClientConfigurationError) as error:
         raise unreachable(dsn, error) from error
 
 
-def unreachable(dsn: str, error: BaseException) -> Unavailable:
+def unreachable(dsn: str, error: BaseException) -> BellringerError:
     """Say which server does not answer, without its password."""
+    if isinstance(error, asyncpg.ClientConfigurationError):
+        return ConfigError(
+            f"the DSN cannot be used: {error}", hint="it looks like postgresql://user@host:5432/database"
+        )
     parts = urlsplit(dsn)
     where = f"{parts.hostname}:{parts.port or 5432}" if parts.hostname else "its socket"
+    if isinstance(error, asyncpg.InvalidCatalogNameError | asyncpg.InvalidAuthorizationSpecificationError):
+        return ConfigError(
+            f"PostgreSQL at {where} refuses the connection: {error}",
+            hint="create that database and role, or set BELLRINGER_DSN to one that exists",
+        )
     return Unavailable(
         f"PostgreSQL at {where} does not answer: {error or type(error).__name__}",
         hint="start it, or set BELLRINGER_DSN to one that runs",

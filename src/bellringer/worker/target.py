@@ -72,8 +72,10 @@ def _import(name: str, where: str) -> ModuleType:
 
 def _inside(where: str, error: BaseException) -> ConfigError:
     """The module is there, but importing it fails: say what, and at which line of whose."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
-    place = f" ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else ""
+    ours = (str(Path(__file__).parents[1]), str(Path(importlib.__file__).parent), "<frozen")
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
+    at_fault = frames[-1] if frames and not isinstance(error, SyntaxError) else None  # a syntax error says its own
+    place = f" ({at_fault.filename}, line {at_fault.lineno})" if at_fault else ""
     return ConfigError(
         f"importing {where!r} failed: {type(error).__name__}: {error}{place}",
         hint="the module itself was found; mend what it does when imported",
