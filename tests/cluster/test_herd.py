@@ -92,7 +92,7 @@ async def test_nodes_that_join_and_leave_under_load_miss_nothing_and_double_noth
     await until(lambda: fired_until(5), 15, "two nodes fire")
     first.send_signal(signal.SIGTERM)
     handed_over = await until(lambda: all_held_by_others("first"), 5, "the first hands over")
-    assert handed_over <= 1.5, "a voluntary hand-over takes about a second"
+    assert handed_over <= 1.0, "a voluntary hand-over takes less than a second"
     processes.start("scheduler", "third")
     await until(lambda: fired_until(9), 15, "the second and third fire")
     second.kill()

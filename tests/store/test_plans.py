@@ -178,7 +178,7 @@ def settled(ends: str | None) -> list[Any]:
     nothing: list[None] = [None] * TWENTY
     return [
         2, ENDED, [NOW] * TWENTY, [0] * TWENTY, [1] * TWENTY, ["ok"] * TWENTY, [ends] * TWENTY, waits, [True] * TWENTY,
-        [0.1] * TWENTY, nothing, nothing, nothing, nothing,
+        [0.1] * TWENTY, [0.0] * TWENTY, nothing, nothing, nothing, nothing,
     ]  # fmt: skip
 
 

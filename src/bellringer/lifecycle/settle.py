@@ -21,19 +21,19 @@ _VARYING = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+", re.IGNORECAS
 _GOOD = judge(Ending(outcome=Outcome.OK), 1, Retry(), "")
 
 
-def decide(claimed: Claimed, ending: Ending) -> Settled:
+def decide(claimed: Claimed, ending: Ending, ended_at: float | None = None) -> Settled:
     """Judge one ending by the run's own policies."""
     if ending.outcome is Outcome.OK and ending.snooze is None and ending.discard is None:
-        return Settled(claimed.key, claimed.attempt, ending, _GOOD)
+        return Settled(claimed.key, claimed.attempt, ending, _GOOD, None, ended_at)
     spec = claimed.spec
     verdict = judge(ending, claimed.spent, retry_of(spec), spec.delivery, claimed.lost)
     mark = fingerprint(ending) if verdict.ends_as is State.DEAD else None
-    return Settled(claimed.key, claimed.attempt, ending, verdict, mark)
+    return Settled(claimed.key, claimed.attempt, ending, verdict, mark, ended_at)
 
 
-async def settle(store: Store, worker_id: int, batch: Sequence[Settled]) -> int:
+async def settle(store: Store, worker_id: int, batch: Sequence[Settled], moment: float | None = None) -> int:
     """Write them. Fewer than given: the others belong to someone else now, and their reports came too late."""
-    return await queue.settle(store, worker_id, batch)
+    return await queue.settle(store, worker_id, batch, moment)
 
 
 def retry_of(spec: Spec) -> Retry:

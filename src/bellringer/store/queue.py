@@ -45,6 +45,7 @@ class Settled(msgspec.Struct, frozen=True):
     ending: Ending
     verdict: Verdict
     fingerprint: str | None = None
+    ended_at: float | None = None  # on the worker's monotonic clock
 
 
 async def claim(
@@ -55,8 +56,11 @@ async def claim(
     return [Claimed(RunKey(r[0], r[1], r[2]), r[3], r[4], r[5], r[6], r[7], r[8], decode(r[9])) for r in rows]
 
 
-async def settle(store: Store, worker_id: int, batch: Sequence[Settled]) -> int:
-    """Write a batch of endings; answers how many were still ours to write."""
+async def settle(store: Store, worker_id: int, batch: Sequence[Settled], moment: float | None = None) -> int:
+    """Write a batch of endings; answers how many were still ours to write.
+
+    `moment` is now on the clock that `ended_at` was read from; without it they ended just now.
+    """
     batch = sorted(batch, key=_place)
     settled: int = await store.pool.fetchval(
         _SQL.settle,
@@ -70,6 +74,7 @@ async def settle(store: Store, worker_id: int, batch: Sequence[Settled]) -> int:
         [s.verdict.wait.total_seconds() if s.verdict.wait else 0.0 for s in batch],
         [s.verdict.counted for s in batch],
         [s.ending.ran for s in batch],
+        [0.0 if moment is None or s.ended_at is None else moment - s.ended_at for s in batch],
         [_error(s) for s in batch],
         [None if s.ending.result is None else _JSON.encode(s.ending.result).decode() for s in batch],
         [s.verdict.reason for s in batch],

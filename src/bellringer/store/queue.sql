@@ -5,7 +5,7 @@ select job_id, scheduled_for, slot, attempt, attempt_floor, task_id, tenant_id, 
 from bellringer.claim($1, $2, $3, $4, $5, $6)
 
 -- name: settle
-select bellringer.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+select bellringer.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 
 -- name: give_back
 select bellringer.give_back($1, $2, $3, $4, $5)

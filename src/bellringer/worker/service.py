@@ -207,7 +207,7 @@ class Worker:
         if self._running.pop(end, None) is None:  # the grace was over; it was given back
             return
         faults.point("execute.done")
-        settled = decide(claimed, end.result())
+        settled = decide(claimed, end.result(), self._clock.monotonic())
         self._settler.add(Entry(worker_id, claimed, work.task, settled))
         if self._settings.observer:
             self._settings.observer("finished", work, settled)

@@ -66,7 +66,8 @@ class Settler:
         started, wait = self._clock.monotonic(), 0.1
         while True:
             try:
-                written = await settle(self._store, batch[0].worker_id, [entry.settled for entry in batch])
+                endings = [entry.settled for entry in batch]
+                written = await settle(self._store, batch[0].worker_id, endings, self._clock.monotonic())
                 break
             except RETRYABLE as error:
                 log.warning("settling waits for the database", attempts=len(batch), error=str(error))

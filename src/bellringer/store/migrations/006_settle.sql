@@ -12,10 +12,11 @@ language sql set search_path = bellringer, pg_temp as $$
   on conflict do nothing
 $$;
 
+-- e_ran is how long each attempt ran, e_ago how long ago it ended, by the worker's monotonic clock.
 -- e_ends is null for another attempt after e_wait seconds; near ones go back to the queue, far ones wait in timers.
 -- `worker_id + 0` hides the held index: the planner would read all rows of the worker for each row that ended.
 create function settle(p_worker integer, e_job uuid[], e_at timestamptz[], e_slot bigint[], e_attempt integer[],
-                       e_outcome text[], e_ends text[], e_wait double precision[], e_counted boolean[], e_ran double precision[],
+                       e_outcome text[], e_ends text[], e_wait double precision[], e_counted boolean[], e_ran double precision[], e_ago double precision[],
                        e_error text[], e_result text[], e_reason text[], e_fingerprint text[]) returns integer
 language plpgsql set search_path = bellringer, pg_temp
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
@@ -33,17 +34,18 @@ begin
   end if;
 
   with ended as (
-    delete from queue q using unnest(e_job, e_at, e_slot, e_attempt, e_outcome, e_ends, e_ran, e_error, e_result, e_reason, e_fingerprint)
-      e (job_id, at, slot, attempt, outcome, ends, ran, error, result, reason, fingerprint)
+    delete from queue q using unnest(e_job, e_at, e_slot, e_attempt, e_outcome, e_ends, e_ran, e_ago, e_error, e_result, e_reason, e_fingerprint)
+      e (job_id, at, slot, attempt, outcome, ends, ran, ago, error, result, reason, fingerprint)
     where q.job_id = e.job_id and q.scheduled_for = e.at and q.slot = e.slot and q.worker_id + 0 = p_worker and q.attempt = e.attempt
       and (e.ends is not null or q.cancel_requested
            or exists (select 1 from jobs j where j.job_id = q.job_id and j.deleted_at is not null))
     returning q.job_id, q.scheduled_for, q.slot, q.attempt, q.tenant_id, q.task_id, q.revision, q.rearms, e.outcome,
-              coalesce(e.ends, 'cancelled') as ends, e.ran, e.error, e.result, e.reason, e.fingerprint),
+              coalesce(e.ends, 'cancelled') as ends, e.ran, e.ago, e.error, e.result, e.reason, e.fingerprint),
   written as (
     insert into attempts (job_id, scheduled_for, slot, started_at, finished_at, tenant_id, worker_id, revision, attempt, outcome,
                           ends_as, error, result)
-    select job_id, scheduled_for, slot, bellringer.now() - ran * interval '1 second', bellringer.now(), tenant_id, p_worker, revision,
+    select job_id, scheduled_for, slot, bellringer.now() - (ran + ago) * interval '1 second',
+           bellringer.now() - ago * interval '1 second', tenant_id, p_worker, revision,
            attempt, outcome::outcome, ends::run_state, error::jsonb, result::jsonb
     from ended),
   died as (
@@ -62,8 +64,8 @@ begin
 
   if array_position(e_ends, null) is not null then
     with given as materialized (
-      select * from unnest(e_job, e_at, e_slot, e_attempt, e_outcome, e_ends, e_wait, e_counted, e_ran, e_error)
-        e (job_id, at, slot, attempt, outcome, ends, wait, counted, ran, error) where e.ends is null),
+      select * from unnest(e_job, e_at, e_slot, e_attempt, e_outcome, e_ends, e_wait, e_counted, e_ran, e_ago, e_error)
+        e (job_id, at, slot, attempt, outcome, ends, wait, counted, ran, ago, error) where e.ends is null),
     near as (
       update queue q set worker_id = null, claimed_at = null, progress = null,
              available_at = bellringer.now() + e.wait * interval '1 second',
@@ -74,12 +76,12 @@ begin
       from given e
       where q.job_id = e.job_id and q.scheduled_for = e.at and q.slot = e.slot and q.worker_id + 0 = p_worker and q.attempt = e.attempt
         and e.wait <= 60
-      returning q.job_id, q.scheduled_for, q.slot, q.attempt, q.tenant_id, q.revision, e.outcome, e.ran, e.error),
+      returning q.job_id, q.scheduled_for, q.slot, q.attempt, q.tenant_id, q.revision, e.outcome, e.ran, e.ago, e.error),
     far as (
       delete from queue q using given e
       where q.job_id = e.job_id and q.scheduled_for = e.at and q.slot = e.slot and q.worker_id + 0 = p_worker and q.attempt = e.attempt
         and e.wait > 60
-      returning q.*, e.outcome, e.ran, e.error, e.wait, e.counted),
+      returning q.*, e.outcome, e.ran, e.ago, e.error, e.wait, e.counted),
     later as (
       insert into timers (job_id, scheduled_for, slot, due_at, shard, pool_id, priority, attempt, attempt_floor, tenant_id, task_id,
                           revision, cause, rearms, spec)
@@ -88,11 +90,12 @@ begin
       from far),
     written as (
       insert into attempts (job_id, scheduled_for, slot, started_at, finished_at, tenant_id, worker_id, revision, attempt, outcome, error)
-      select job_id, scheduled_for, slot, bellringer.now() - ran * interval '1 second', bellringer.now(), tenant_id, p_worker, revision,
+      select job_id, scheduled_for, slot, bellringer.now() - (ran + ago) * interval '1 second',
+           bellringer.now() - ago * interval '1 second', tenant_id, p_worker, revision,
              attempt, outcome::outcome, error::jsonb
-      from (select job_id, scheduled_for, slot, attempt, tenant_id, revision, outcome, ran, error from near
+      from (select job_id, scheduled_for, slot, attempt, tenant_id, revision, outcome, ran, ago, error from near
             union all
-            select job_id, scheduled_for, slot, attempt, tenant_id, revision, outcome, ran, error from far) a
+            select job_id, scheduled_for, slot, attempt, tenant_id, revision, outcome, ran, ago, error from far) a
       returning 1)
     select count(*) from written into n_again;
   end if;
