@@ -16,7 +16,7 @@ from bellringer.lifecycle import tick as ticking
 from bellringer.lifecycle.tick import Pace
 from bellringer.policies import Retry
 from bellringer.runs import State
-from bellringer.schedule import every
+from bellringer.schedule import at, every
 from bellringer.scheduler.service import Scheduler, SchedulerSettings
 from bellringer.scheduler.wheel import Wheel
 from bellringer.store import cohorts, history
@@ -156,3 +156,29 @@ async def test_declaring_a_name_whose_small_letters_are_disputed_again_changes_n
     wanted = bench.definition(name, every("1h"))
     await bench.declare(wanted)
     assert await bench.declare(wanted) == []
+
+
+@pytest.mark.parametrize("how", ["pause", "change", "retire"])
+async def test_a_one_shot_that_nobody_rang_in_time_has_an_account_when_its_job_leaves(bench: Bench, how: str) -> None:
+    job = await bench.job("job", at(bench.after(5)))
+    await bench.set_clock(bench.after(70))
+    if how == "pause":
+        await bench.pause(job)
+        await bench.resume(job)
+    elif how == "change":
+        await bench.change(job, bench.definition("job", at(bench.after(5)), priority=9))
+    else:
+        await bench.retire(job)
+    covered = any(gap["from_at"] <= 5 < gap["to_at"] for gap in await bench.gaps(job))
+    assert (5 in await bench.fired(job)) != covered
+    assert await bench.timers(job) == []
+
+
+async def test_a_one_shot_that_passed_during_a_short_pause_is_accounted_for_once(bench: Bench) -> None:
+    job = await bench.job("job", at(bench.after(5)))
+    await bench.pause(job)
+    await bench.set_clock(bench.after(30))
+    await bench.resume(job)
+    await bench.ring()
+    covered = any(gap["from_at"] <= 5 < gap["to_at"] for gap in await bench.gaps(job))
+    assert (await bench.fired(job), covered) == ([], True)

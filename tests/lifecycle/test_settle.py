@@ -242,7 +242,8 @@ async def _settle_within(
     await other.execute(
         "select bellringer.settle($1, array[$2::uuid], array[$3::timestamptz], array[$4::bigint],"
         " array[1::smallint], array['failed'], array[null::text], array[9::float8], array[true],"
-        " array[0::float8], array[0::float8], array[null::text], array[null::text], array[null::text], array[null::text])",
+        " array[0::float8], array[0::float8], array[null::text], array[null::text], array[null::text],"
+        " array[null::text])",
         seat.worker_id, key.job_id, key.scheduled_for, key.slot,
     )  # fmt: skip
     pausing = asyncio.create_task(bench.pause(job))

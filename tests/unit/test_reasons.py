@@ -98,7 +98,7 @@ RUNS: dict[str, tuple[Facts, str, str, str]] = {
     "task unknown": (
         replace(FINE, task="gret", workers=(replace(WORKER, knows=False),)),
         "task_unknown",
-        "none of the 1 live worker of pool short knows the task gret; did you mean greet?",
+        "the one live worker of pool short does not know the task gret; did you mean greet?",
         "bellringer worker APP",
     ),
     "task known elsewhere": (
@@ -117,7 +117,7 @@ RUNS: dict[str, tuple[Facts, str, str, str]] = {
     "running": (
         replace(FINE, run=held(State.RUNNING, worker="w", attempt=2, since=NOW - HOUR, progress={"done": 0})),
         "running",
-        "it runs on w since 1h, attempt 2, 0 done",
+        "it has been running on w for 1h, attempt 2, 0 done",
         "",
     ),
     "stopping": (

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uuid_utils.compat import uuid7
 
-from bellringer.api import bodies, cluster, health, jobs, letters, metrics, problems, runs
+from bellringer.api import bodies, cluster, explain, health, jobs, letters, metrics, problems, runs
 from bellringer.api.calls import PATIENCE, Call, Handler, Service
 from bellringer.api.problems import Refused
 from bellringer.clock import Clock
@@ -39,11 +39,13 @@ ROUTES: Final[Mapping[str, Mapping[str, Handler]]] = {
     f"{PREFIX}/jobs/{{id}}/resume": {"POST": jobs.resume},
     f"{PREFIX}/jobs/{{id}}/run": {"POST": jobs.trigger},
     f"{PREFIX}/jobs/{{id}}/runs": {"GET": runs.of_job},
+    f"{PREFIX}/jobs/{{id}}/why": {"GET": explain.why},
     f"{PREFIX}/runs": {"GET": runs.listing},
     f"{PREFIX}/runs/{{id}}": {"GET": runs.get},
     f"{PREFIX}/runs/{{id}}/cancel": {"POST": runs.cancel},
     f"{PREFIX}/runs/{{id}}/retry": {"POST": runs.retry},
     f"{PREFIX}/runs/{{id}}/logs": {"GET": runs.logs},
+    f"{PREFIX}/runs/{{id}}/explain": {"GET": explain.run},
     f"{PREFIX}/dead-letters": {"GET": letters.listing},
     f"{PREFIX}/dead-letters/redrive": {"POST": letters.redrive},
     f"{PREFIX}/dead-letters/discard": {"POST": letters.discard},

@@ -18,11 +18,15 @@ RUN = {
 STEER = {
     "jobs": Late("bellringer.cli.jobs:jobs", "List, create, pause, resume, trigger and delete jobs."),
     "runs": Late("bellringer.cli.runs:runs", "List runs, read their logs, cancel and retry them."),
+    "why": Late("bellringer.cli.why:why", "Why a job does not run, or what became of one of its times."),
     "dead": Late("bellringer.cli.dead:dead", "Runs that gave up: list, redrive or discard them."),
     "workers": Late("bellringer.cli.cluster:workers", "Who works, in which pools, and how busy."),
     "cluster": Late("bellringer.cli.cluster:cluster", "Nodes, shards and leases."),
 }
-TOOLS = {"cron": Late("bellringer.cli.cron:cron", "What a cron expression means, and when it fires.")}
+TOOLS = {
+    "cron": Late("bellringer.cli.cron:cron", "What a cron expression means, and when it fires."),
+    "verify": Late("bellringer.cli.verify:verify", "Prove that nothing was missed, doubled or early."),
+}
 BENCH = "bellringer.bench.commands"
 
 if find_spec(BENCH) is not None:

@@ -23,6 +23,7 @@ from bellringer.cli.output import (
 )
 from bellringer.cli.pages import gather, limit_option
 from bellringer.cli.times import between, clock_time, from_now, span
+from bellringer.cli.why import print_reasons
 
 if TYPE_CHECKING:
     from bellringer.client import Client
@@ -199,6 +200,15 @@ def text_of(line: Line) -> str:
     fields = "".join(f"  {name}={short_json(value)}" for name, value in (line.fields or {}).items())
     moment = f"{line.at.astimezone():%H:%M:%S}.{line.at.microsecond // 1000:03}"
     return clean(f"{moment}  #{line.attempt} {line.level:<7}  {line.message}{fields}")
+
+
+@runs.command("explain", examples="bellringer runs explain run_…")
+@click.argument("run")
+@output_option("table", "json")
+@with_client
+def explain(client: Client, *, run: str, output: str) -> None:
+    """Say why a run waits, runs or has ended, and what mends it."""
+    print_reasons(client.explain(run), output)
 
 
 @runs.command("cancel", examples="bellringer runs cancel run_… --reason 'wrong customer'")

@@ -30,6 +30,7 @@ from bellringer.wire.answers import (
 from bellringer.wire.definitions import patched, to_definition
 from bellringer.wire.problems import Fault, Problem, to_error
 from bellringer.wire.reading import Faults, duration, instant, note, read
+from bellringer.wire.reasons import Explanation, Reason
 from bellringer.wire.requests import (
     CancelRequest,
     Empty,
@@ -49,6 +50,7 @@ __all__ = [
     "DeadLetter",
     "Empty",
     "ExecuteRequest",
+    "Explanation",
     "Fault",
     "Faults",
     "Job",
@@ -67,6 +69,7 @@ __all__ = [
     "PreviewRequest",
     "Problem",
     "Readiness",
+    "Reason",
     "Run",
     "RunItem",
     "RunPage",

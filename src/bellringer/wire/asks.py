@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote
 
 from bellringer.payload import check_payload
-from bellringer.wire import answers
+from bellringer.wire import answers, reasons
 
 T = TypeVar("T")
 Document = Mapping[str, Any]
@@ -94,6 +94,11 @@ def job_runs(job: str, *, limit: int | None = None, cursor: str | None = None) -
     return _get(answers.RunPage, _at("jobs", job, "runs"), limit=limit, cursor=cursor)
 
 
+def why(job: str, *, at: str | None = None) -> Ask[reasons.Explanation]:
+    """Why a job does not run now, or what became of it at a time."""
+    return _get(reasons.Explanation, _at("jobs", job, "why"), at=at)
+
+
 def runs(*, job: str | None = None, limit: int | None = None, cursor: str | None = None) -> Ask[answers.RunPage]:
     """The newest runs, of all jobs or of one."""
     return _get(answers.RunPage, "/runs", job=job, limit=limit, cursor=cursor)
@@ -102,6 +107,11 @@ def runs(*, job: str | None = None, limit: int | None = None, cursor: str | None
 def run(run_id: str) -> Ask[answers.Run]:
     """A run with its attempts."""
     return _get(answers.Run, _at("runs", run_id))
+
+
+def explain(run_id: str) -> Ask[reasons.Explanation]:
+    """Why a run is where it is."""
+    return _get(reasons.Explanation, _at("runs", run_id, "explain"))
 
 
 def cancel(run_id: str, *, reason: str | None = None) -> Ask[answers.Run]:

@@ -7,6 +7,12 @@ set local search_path to bellringer;
 -- real engine runs on their clock. It stays a plain SQL function so that the planner can inline it.
 create function now() returns timestamptz language sql stable parallel safe as 'select pg_catalog.now()';
 
+-- The same clock at this very moment, for steps that have waited for a lock: now() stands still in a transaction. A test's
+-- clock stands still anyway.
+create function clock() returns timestamptz language sql volatile as $$
+  select bellringer.now() + case when bellringer.now() = pg_catalog.now() then clock_timestamp() - pg_catalog.now() else interval '0' end
+$$;
+
 create type cause as enum ('schedule', 'send', 'manual', 'backfill', 'catchup', 'replay', 'workflow');
 create type outcome as enum ('ok', 'failed', 'timed_out', 'lost', 'cancelled');
 create type run_state as enum ('queued', 'blocked', 'running', 'retrying', 'succeeded', 'dead', 'cancelled', 'skipped');

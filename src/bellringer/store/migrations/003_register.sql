@@ -64,12 +64,30 @@ begin
   delete from runs r using early e
   where r.job_id = e.job_id and r.scheduled_for = e.scheduled_for and r.slot = e.slot;
 
+  perform ensure_days(array(                    -- a one-shot that nobody rang in time is owed as well
+    select distinct day_of(scheduled_for) from timers
+    where job_id = any (p_jobs) and cause = 'schedule' and attempt = 0 and not rearms and due_at <= p_at));
+  with due as (
+    delete from timers where job_id = any (p_jobs) and cause = 'schedule' and attempt = 0 and not rearms and due_at <= p_at
+    returning *),
+  born as (
+    insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, revision, shard, pool_id, priority, cause, born_as)
+    select job_id, scheduled_for, slot, p_at, 0, tenant_id, task_id, revision, shard, pool_id, priority, cause, 'queued'
+    from due where p_owed on conflict do nothing returning *),
+  queued as (
+    insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, revision, shard, pool_id, priority, cause)
+    select job_id, scheduled_for, slot, scheduled_for, tenant_id, task_id, revision, shard, pool_id, priority, cause from born)
+  insert into gaps (job_id, from_at, to_at, count, reason, recorded_at)
+  select job_id, scheduled_for, scheduled_for + interval '1 microsecond', 1, p_reason, p_at from due where not p_owed
+  on conflict do nothing;
+
   delete from timers where job_id = any (p_jobs) and cause = 'schedule' and attempt = 0;
 end $$;
 
 -- Let active jobs join the cohorts of their schedules. h_*: each schedule's first instant after p_asof; k_*: all of
--- its instants in the seconds after that, from which a job gets those that a hand running ahead has passed already.
-create function enter(p_jobs uuid[], p_at timestamptz, h_schedule integer[], h_next timestamptz[],
+-- its instants in the seconds after that, from which a job gets those that a hand running ahead has passed already. A
+-- one-shot may lie p_past behind: clocks differ, and requests travel.
+create function enter(p_jobs uuid[], p_at timestamptz, p_past interval, h_schedule integer[], h_next timestamptz[],
                       k_schedule integer[], k_at timestamptz[]) returns void
 language plpgsql set search_path = bellringer, pg_temp
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
@@ -107,7 +125,7 @@ begin
   from jobs j cross join lateral (
     select coalesce(j.once_at, case when j.delay is not null then greatest(p_at + j.delay, j.starts_at) end) as at) w
   where j.job_id = any (p_jobs) and j.enabled and j.paused_at is null and j.deleted_at is null
-    and w.at >= p_at - interval '1 minute' and (j.ends_at is null or j.ends_at >= w.at)
+    and w.at > p_at - p_past and (j.ends_at is null or j.ends_at >= w.at)
     and not exists (select 1 from runs r where r.job_id = j.job_id and r.scheduled_for = w.at and r.slot = 0)
     and (j.delay is null or not exists (select 1 from queue q where q.job_id = j.job_id and q.rearms)
                         and not exists (select 1 from timers m where m.job_id = j.job_id and m.rearms))
@@ -142,7 +160,7 @@ begin
   perform lock_shards_shared(coalesce(old, '{}'),
     array(select distinct (j ->> 'shard')::smallint from jsonb_array_elements(p_jobs) j));
   perform check_fresh(p_asof);
-  t := bellringer.now();
+  t := bellringer.clock();
   if old is not null then
     perform leave(old, t, 'edited', true);
   end if;
@@ -176,7 +194,7 @@ begin
   insert into job_revisions (job_id, revision, effective_at, what, who, definition)
   select j.job_id, j.revision, t, case j.revision when 1 then 'created' else 'changed' end, p_who, definition_of(j)
   from jobs j where j.job_id = any (ids);
-  perform enter(ids, t, h_schedule, h_next, k_schedule, k_at);
+  perform enter(ids, t, interval '1 minute', h_schedule, h_next, k_schedule, k_at);
   return query select j.job_id, j.revision, t from jobs j where j.job_id = any (ids) order by j.job_id;
 end $$;
 
@@ -188,7 +206,7 @@ declare
   r integer;
 begin
   perform lock_shards_shared(array[p_job], '{}');
-  t := bellringer.now();
+  t := bellringer.clock();
   perform leave(array[p_job], t, 'paused', true)
   from jobs where job_id = p_job and tenant_id = p_tenant and paused_at is null;
   update jobs set paused_at = coalesce(paused_at, t), paused_by = p_who, paused_reason = p_reason, paused_until = p_until,
@@ -210,7 +228,7 @@ declare
 begin
   perform lock_shards_shared(array[p_job], '{}');
   perform check_fresh(p_asof);
-  t := bellringer.now();
+  t := bellringer.clock();
   insert into gaps (job_id, from_at, to_at, reason, recorded_at)      -- resume never fires the past
   select job_id, paused_at + interval '1 microsecond', t + interval '1 microsecond', 'paused', t from jobs
   where job_id = p_job and tenant_id = p_tenant and deleted_at is null and paused_at < t on conflict do nothing;
@@ -221,7 +239,7 @@ begin
   update queue set blocked = blocked & ~1 where job_id = p_job and blocked & 1 = 1;
   insert into job_revisions (job_id, revision, effective_at, what, who, definition)
   select job_id, revision, t, 'resumed', p_who, definition_of(j) from jobs j where job_id = p_job;
-  perform enter(array[p_job], t, h_schedule, h_next, k_schedule, k_at);
+  perform enter(array[p_job], t, interval '0', h_schedule, h_next, k_schedule, k_at);
   return r;
 end $$;
 
@@ -234,7 +252,7 @@ declare
   r integer;
 begin
   perform lock_shards_shared(array[p_job], '{}');
-  t := bellringer.now();
+  t := bellringer.clock();
   perform leave(array[p_job], t, 'deleted', false) from jobs where job_id = p_job and tenant_id = p_tenant;
   update jobs set deleted_at = t, revision = revision + 1, updated_at = t, paused_until = null
   where job_id = p_job and tenant_id = p_tenant and deleted_at is null returning revision into r;

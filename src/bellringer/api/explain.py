@@ -1,0 +1,37 @@
+"""Why: the reasons of a run, and of a job now or at a time."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from bellringer.api.calls import Call, reply
+from bellringer.lifecycle import explain
+from bellringer.lifecycle.explain import Explained
+from bellringer.wire import Explanation, Reason
+
+
+async def run(call: Call) -> Response:
+    call.query()
+    return _reply(await explain.run(call.store, call.run_key(), tenant_id=await call.tenant_id()))
+
+
+async def why(call: Call) -> Response:
+    """Why a job does not run now; with `at`, what became of that time."""
+    time = call.query("at").get("at")
+    job_id = await call.job_id()
+    return _reply(await explain.why(call.store, job_id, time, tenant_id=await call.tenant_id()))
+
+
+def _reply(found: Explained) -> Response:
+    return reply(
+        Explanation(
+            job_id=str(found.job_id),
+            job=found.job,
+            task=found.task,
+            run_id=found.run.key.id if found.run else None,
+            state=found.run.state.value if found.run else None,
+            at=found.at,
+            next_at=found.next_at,
+            reasons=[Reason(code=r.code, holds=r.holds, text=r.text, fix=r.fix) for r in found.reasons],
+        )
+    )

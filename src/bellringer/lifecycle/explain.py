@@ -1,0 +1,160 @@
+"""Explain: gather the facts of a run, a job or an instant, and tell the reasons. Nothing is changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
+
+from bellringer.errors import NotFound
+from bellringer.policies import Retry
+from bellringer.reasons import (
+    Facts,
+    Held,
+    Member,
+    Pause,
+    Reason,
+    Then,
+    instant_near,
+    next_of,
+    read_time,
+    reasons_for_job,
+    reasons_for_occurrence,
+    reasons_for_run,
+)
+from bellringer.runs import FINAL, RunKey
+from bellringer.store import jobs, reasons, runs
+from bellringer.store.jobs import Job
+from bellringer.store.pool import Store
+from bellringer.store.reasons import Around
+from bellringer.store.runs import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """The reasons, and what they are about; the decisive one first."""
+
+    job_id: UUID
+    job: str | None
+    task: str | None
+    run: Run | None
+    at: datetime | None
+    next_at: datetime | None
+    reasons: list[Reason]
+
+
+async def run(store: Store, key: RunKey, *, tenant_id: int) -> Explained:
+    """Why a run is where it is."""
+    found = await runs.get(store, key, tenant_id)
+    if found is None:
+        raise NotFound("there is no such run")
+    job = await jobs.get(store, key.job_id, tenant_id)
+    here = await reasons.around(store, key.job_id, key, tenant_id)
+    facts = _facts(here, job, found)
+    return _explained(facts, job, found, key.job_id, key.scheduled_for, here.now, reasons_for_run(facts, here.now))
+
+
+async def why(store: Store, job_id: UUID, time: str | None = None, *, tenant_id: int) -> Explained:
+    """Why a job does not run now, or what became of it at a time; one without offset is in the job's zone."""
+    job = await jobs.get(store, job_id, tenant_id)
+    if job is None:
+        raise NotFound("there is no such job")
+    if time is not None:
+        return await _at(store, job, read_time(time, job.schedules), tenant_id)
+    newest = await runs.of_job(store, job_id, tenant_id, None, 1)
+    key = newest[0].key if newest else None
+    found = await runs.get(store, key, tenant_id) if key else None
+    waiting = key if found is not None and found.state not in FINAL else None
+    here = await reasons.around(store, job_id, waiting, tenant_id)
+    facts = _facts(here, job, found)
+    return _explained(facts, job, found, job_id, None, here.now, reasons_for_job(facts, here.now))
+
+
+async def _at(store: Store, job: Job, at: datetime, tenant_id: int) -> Explained:
+    then, near = await reasons.then(store, job.job_id, at, tenant_id)
+    instant = instant_near(then.job.schedules if then.job else job.schedules, at)
+    if instant is not None and instant != at:
+        at = instant
+        then, _ = await reasons.then(store, job.job_id, at, tenant_id)
+    key = near if instant is None else RunKey(job.job_id, at)
+    found = await runs.get(store, key, tenant_id) if key else None
+    here = await reasons.around(store, job.job_id, key if found else None, tenant_id)
+    facts = _facts(here, job, found, then)
+    told = reasons_for_occurrence(facts, at, here.now)
+    return _explained(facts, job, found, job.job_id, found.key.scheduled_for if found else at, here.now, told)
+
+
+def _explained(
+    facts: Facts,
+    job: Job | None,
+    found: Run | None,
+    job_id: UUID,
+    at: datetime | None,
+    now: datetime,
+    told: list[Reason],
+) -> Explained:
+    return Explained(
+        job_id=job_id,
+        job=job.name if job else None,
+        task=found.task if found else facts.task,
+        run=found,
+        at=at,
+        next_at=next_of(facts.job, now) if facts.job and facts.job.enabled else None,
+        reasons=told,
+    )
+
+
+def _facts(here: Around, job: Job | None, found: Run | None, then: Then | None = None) -> Facts:
+    return Facts(
+        job=_member(job) if job else None,
+        run=_held(found, here) if found else None,
+        then=then or Then(),
+        task=here.task,
+        pool=here.pool,
+        shard=here.shard,
+        scheduler=here.scheduler,
+        workers=here.workers,
+        tasks=here.tasks,
+        taken=here.taken,
+        ahead=here.ahead,
+    )
+
+
+def _member(job: Job) -> Member:
+    pause = None
+    if job.paused_at is not None:
+        pause = Pause(at=job.paused_at, by=job.paused_by, why=job.paused_reason, until=job.paused_until)
+    return Member(
+        name=job.name,
+        schedules=job.schedules,
+        enabled=job.enabled,
+        pause=pause,
+        starts_at=job.starts_at,
+        ends_at=job.ends_at,
+        created_at=job.created_at,
+        hand_at=job.next_at,
+        timer_at=job.timer_at,
+    )
+
+
+def _held(found: Run, here: Around) -> Held:
+    return Held(
+        run_id=found.key.id,
+        state=found.state,
+        attempt=found.attempt,
+        spent=found.attempt - here.attempt_floor,
+        attempts=Retry.parse(found.spec.retry).attempts if found.spec else Retry().attempts,
+        available_at=found.available_at,
+        in_timer=here.in_timer,
+        blocked=found.blocked,
+        predecessor=here.predecessor.id if here.predecessor else None,
+        worker=here.worker,
+        worker_state=here.worker_state or "live",
+        worker_age=here.worker_age or 0.0,
+        since=found.claimed_at,
+        progress=found.progress,
+        cancel_requested=found.cancel_requested,
+        finished_at=found.finished_at,
+        error=found.error if found.error is not None else here.error,
+        dead_letter=here.dead_letter,
+    )

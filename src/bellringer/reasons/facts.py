@@ -1,0 +1,126 @@
+"""What is known of a run, a job and its surroundings when somebody asks why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal
+
+from bellringer.runs import State
+from bellringer.schedule import Schedule
+from bellringer.schedule.instants import EPOCH
+
+MOST_AHEAD: Final = 1000  # rows before a run are counted no further
+SILENT: Final = timedelta(seconds=10)  # after which a worker is not counted on
+NEAR: Final = timedelta(minutes=1)  # a time that a person names means the minute that begins there
+PAUSED, PREDECESSOR, TASK_UNKNOWN = 1, 2, 4  # the bits of `blocked`
+MOMENT: Final = timedelta(microseconds=1)
+LONGEST: Final = 200  # signs of an error or a note that a reason repeats
+
+Holds = bool | Literal["ok"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """`holds`: True: this is in the way; False: it only tells; "ok": a check that is fine."""
+
+    code: str
+    holds: Holds
+    text: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    at: datetime
+    by: str | None = None
+    why: str | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """A job as it is now, or as a revision of it was."""
+
+    name: str
+    schedules: tuple[Schedule, ...] = ()
+    enabled: bool = True
+    pause: Pause | None = None
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    created_at: datetime = EPOCH
+    hand_at: datetime | None = None  # where the clock hand of its schedules stands
+    timer_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A run, with what only its queue or timer row knows."""
+
+    run_id: str
+    state: State
+    attempt: int = 0
+    spent: int = 0  # attempts that count
+    attempts: int = 1  # that it may spend
+    available_at: datetime | None = None
+    in_timer: bool = False
+    blocked: int = 0
+    predecessor: str | None = None
+    worker: str | None = None
+    worker_state: str = "live"
+    worker_age: float = 0.0  # seconds since it was heard of
+    since: datetime | None = None
+    progress: Any = None
+    cancel_requested: bool = False
+    finished_at: datetime | None = None
+    error: Any = None  # of the end, or of the latest attempt
+    dead_letter: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hand:
+    """A live worker: its slots by pool, and whether it knows the task."""
+
+    name: str
+    pools: Mapping[str, int]
+    knows: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Occurrences that got no run, from one instant up to another."""
+
+    from_at: datetime
+    to_at: datetime
+    count: int | None
+    reason: str
+    into_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Then:
+    """What is known of one instant: the revision in force (None: the job was not there), a gap, and whether
+    history still reaches so far back.
+    """
+
+    job: Member | None = None
+    gap: Gap | None = None
+    kept: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """All that reasons are found from. `taken` counts what the pool's workers hold, `ahead` what is claimed before."""
+
+    job: Member | None = None
+    run: Held | None = None
+    then: Then = field(default_factory=Then)
+    task: str | None = None
+    pool: str | None = None
+    shard: int | None = None
+    scheduler: str | None = None  # who holds the shard
+    workers: tuple[Hand, ...] = ()
+    tasks: tuple[str, ...] = ()  # that live workers know
+    taken: int = 0
+    ahead: int = 0

@@ -1,0 +1,91 @@
+"""What surrounds a run or an instant: who could work on it, who holds its shard, what the job was then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from bellringer.reasons import MOST_AHEAD, NEAR, SILENT, Gap, Hand, Member, Pause, Then
+from bellringer.runs import RunKey
+from bellringer.schedule import parse
+from bellringer.store.pool import Store
+from bellringer.store.queries import load
+
+_SQL = load("reasons")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What a run, or a job without one, waits for; `now` is when this was so."""
+
+    now: datetime
+    in_timer: bool
+    attempt_floor: int
+    blocked: int
+    shard: int | None
+    task: str | None
+    pool: str | None
+    worker: str | None
+    worker_state: str | None
+    worker_age: float | None
+    scheduler: str | None
+    workers: tuple[Hand, ...]
+    tasks: tuple[str, ...]
+    taken: int
+    ahead: int
+    predecessor: RunKey | None
+    error: Any
+    dead_letter: bool
+
+
+async def around(store: Store, job_id: UUID, key: RunKey | None, tenant_id: int) -> Around:
+    at, slot = (key.scheduled_for, key.slot) if key else (None, None)
+    row = await store.pool.fetchrow(_SQL.around, job_id, at, slot, tenant_id, SILENT, MOST_AHEAD)
+    assert row is not None
+    values = dict(row)
+    before_at, before_slot = values.pop("before_at"), values.pop("before_slot")
+    values["workers"] = tuple(Hand(**worker) for worker in msgspec.json.decode(row["workers"]))
+    values["tasks"] = tuple(row["tasks"])
+    values["error"] = None if row["error"] is None else msgspec.json.decode(row["error"])
+    return Around(**values, predecessor=None if before_at is None else RunKey(job_id, before_at, before_slot))
+
+
+async def then(store: Store, job_id: UUID, at: datetime, tenant_id: int) -> tuple[Then, RunKey | None]:
+    """What is known of an instant, and the first run of the minute that begins there."""
+    row = await store.pool.fetchrow(_SQL.then, job_id, at, tenant_id, NEAR)
+    assert row is not None
+    gap = None
+    if row["from_at"] is not None:
+        gap = Gap(**{name: row[name] for name in ("from_at", "to_at", "count", "reason", "into_at")})
+    job = None if row["definition"] is None else _member(msgspec.json.decode(row["definition"]))
+    near = None if row["near_at"] is None else RunKey(job_id, row["near_at"], row["near_slot"])
+    return Then(job=job, gap=gap, kept=row["kept"]), near
+
+
+def _member(definition: Mapping[str, Any]) -> Member:
+    """A job as one of its revisions keeps it."""
+    pause = None
+    if (paused_at := _instant(definition["paused_at"])) is not None:
+        pause = Pause(
+            at=paused_at,
+            by=definition["paused_by"],
+            why=definition["paused_reason"],
+            until=_instant(definition["paused_until"]),
+        )
+    return Member(
+        name=definition["name"],
+        schedules=tuple(parse(document) for document in definition["schedules"]),
+        enabled=definition["enabled"],
+        pause=pause,
+        starts_at=_instant(definition["starts_at"]),
+        ends_at=_instant(definition["ends_at"]),
+    )
+
+
+def _instant(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

@@ -1,0 +1,53 @@
+-- name: settings
+-- Read only, and by the keys: a partition that was empty when it was last analysed would be read whole for every run.
+select set_config('default_transaction_read_only', 'on', false), set_config('enable_seqscan', 'off', false)
+
+-- name: tenant
+select tenant_id from tenants where name = $1
+
+-- name: bounds
+-- The database's time, and the oldest day whose runs are still kept.
+select bellringer.now() as now,
+       (select min(start_of(to_date(right(c.relname, 8), 'YYYYMMDD')))
+        from pg_inherits i join pg_class c on c.oid = i.inhrelid
+        where i.inhparent = 'bellringer.runs'::regclass and c.relname ~ '^runs_[0-9]{8}$') as kept
+
+-- name: jobs
+-- Deleted ones too, as long as they lived in the window; a minute more, for what was owed at the end.
+select job_id, name from jobs
+where tenant_id = $1 and job_id > $2 and created_at < $4 and (deleted_at is null or deleted_at > $3::timestamptz - interval '1 minute')
+  and ($5::uuid is null or job_id = $5) and ($6::text is null or lower(name) = lower($6))
+order by job_id limit $7
+
+-- name: revisions
+-- The times of revisions never go back here: each is the beginning of a transaction, of which two may have crossed.
+-- Only what changes the instants is taken from the definition: arguments may be large.
+select job_id, revision, since, until, definition ->> 'schedules' as schedules,
+       (definition ->> 'enabled')::boolean and definition ->> 'paused_at' is null and definition ->> 'deleted_at' is null as active,
+       (definition ->> 'starts_at')::timestamptz as starts_at, (definition ->> 'ends_at')::timestamptz as ends_at
+from (select job_id, revision, definition, since, lead(since) over (partition by job_id order by revision) as until
+      from (select job_id, revision, definition, max(effective_at) over (partition by job_id order by revision) as since
+            from job_revisions where job_id = any ($1::uuid[])) r) s
+where since < $3 and (until is null or until > $2::timestamptz - interval '1 minute')
+order by job_id, revision
+
+-- name: runs
+-- A page of the runs of these jobs, job by job in the order given, each after its own key. The lateral is a nested loop
+-- by need, which keeps the order; whoever reads checks it. Not `exists`, for which the planner may hash all attempts.
+select r.* from unnest($1::uuid[], $2::timestamptz[], $3::bigint[]) u (job_id, at, slot)
+cross join lateral (
+  select r.job_id, r.scheduled_for, r.slot, r.fired_at, r.revision, r.cause::text, r.born_as = 'cancelled' as cancelled,
+         coalesce((select true from attempts a where a.job_id = r.job_id and a.scheduled_for = r.scheduled_for
+                     and a.slot = r.slot and a.started_at < a.scheduled_for limit 1), false) as early
+  from runs r where r.job_id = u.job_id and (r.scheduled_for, r.slot) > (u.at, u.slot)
+    and r.scheduled_for >= $4 and r.scheduled_for < $5 and r.cause in ('schedule', 'catchup')
+  order by r.scheduled_for, r.slot limit $6) r
+limit $6
+
+-- name: gaps
+select g.* from unnest($1::uuid[], $2::timestamptz[], $3::timestamptz[]) u (job_id, at, upto)
+cross join lateral (
+  select g.job_id, g.from_at, g.to_at from gaps g
+  where g.job_id = u.job_id and (g.from_at, g.to_at) > (u.at, u.upto) and g.to_at > $4 and g.from_at < $5
+  order by g.from_at, g.to_at limit $6) g
+limit $6
