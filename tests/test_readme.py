@@ -37,3 +37,7 @@ def test_every_document_that_is_linked_exists() -> None:
     links = re.findall(r"\]\(([^)#:]+)\)", README)
     assert links
     assert [link for link in links if not (root / link).exists()] == []
+
+
+def test_every_figure_is_one_that_was_measured() -> None:
+    assert not re.findall(r"FIG_\w+|TBD|XX+", README)
