@@ -220,7 +220,7 @@ OTHERS: list[tuple[str, str, Any, int, str]] = [
     ("GET", "/api/v1/nothing", None, 404, "not_found"),
     ("GET", "/api/v1/jobs/", None, 404, "not_found"),
     ("GET", "/api/v2/jobs", None, 404, "not_found"),
-    ("GET", "/", None, 404, "not_found"),
+    ("GET", "/nothing", None, 404, "not_found"),
 ]
 
 

@@ -145,3 +145,9 @@ async def test_changes_send_hints(dsn: str, api: httpx2.AsyncClient) -> None:
     finally:
         await connection.close()
     assert heard == [HANDS, WORK, CANCELS]
+
+
+async def test_the_address_that_a_start_prints_answers_with_what_is_there(api: httpx2.AsyncClient) -> None:
+    index = (await api.get("/")).json()
+    assert index["name"] == "bellringer"
+    assert {"/api/v1/jobs", "/api/v1/runs/{id}/explain", "/metrics"} <= set(index["paths"])

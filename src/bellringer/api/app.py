@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -17,13 +18,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uuid_utils.compat import uuid7
 
 from bellringer.api import bodies, cluster, explain, health, jobs, letters, metrics, problems, runs
-from bellringer.api.calls import PATIENCE, Call, Handler, Service
+from bellringer.api.calls import PATIENCE, Call, Handler, Service, reply
 from bellringer.api.problems import Refused
 from bellringer.clock import Clock
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
 from bellringer.store.wakeups import Wakeups
 from bellringer.telemetry import log
+from bellringer.wire.answers import Index
 from bellringer.wire.asks import PREFIX
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
@@ -58,6 +60,12 @@ ROUTES: Final[Mapping[str, Mapping[str, Handler]]] = {
 }
 
 
+async def _index(paths: list[str], call: Call) -> Response:
+    """The address that a start prints answers with what is there."""
+    call.query()
+    return reply(Index(name="bellringer", version=call.service.version, paths=paths))
+
+
 def create_app(
     store: Store,
     names: Names,
@@ -73,6 +81,7 @@ def create_app(
         store=store, names=names, version=version, clock=clock, wakeups=wakeups, tenant=tenant, ready=ready
     )
     table = {**ROUTES, "/metrics": {"GET": metrics.Gauges(service).scrape}}
+    table["/"] = {"GET": partial(_index, sorted(table))}
     app = Starlette(
         routes=[Route(path, _Endpoint(service, path, handlers), methods=None) for path, handlers in table.items()],
         middleware=[Middleware(Attendant, clock=clock)],

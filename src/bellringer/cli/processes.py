@@ -49,11 +49,14 @@ def server(no_scheduler: bool, insecure: bool, listening_fd: int | None, with_pa
 
 
 @click.command(cls=Command, examples="BELLRINGER_DSN=postgresql://app@db/bellringer bellringer scheduler")
+@click.option("--metrics-port", type=int, metavar="PORT", help="Serve Prometheus metrics on this port.")
 @process_options
-def scheduler(with_parent: bool, **flags: Any) -> None:
+def scheduler(with_parent: bool, metrics_port: int | None, **flags: Any) -> None:
     """Run a scheduler alone: one more node that shares the shards with the others."""
     config = load_config(**flags)
     config.require_dsn()
+    if metrics_port is not None:
+        _serve_metrics(config.host, metrics_port)
     from bellringer import assembly
 
     assembly.run_scheduler(config, with_parent=with_parent)

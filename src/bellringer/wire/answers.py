@@ -230,6 +230,14 @@ class Version(Answer, frozen=True):
     api: str = "v1"
 
 
+class Index(Answer, frozen=True):
+    """What is to be found here."""
+
+    name: str
+    version: str
+    paths: list[str]
+
+
 class Readiness(Answer, frozen=True):
     """Whether this process can serve; `checks` says what stands in the way."""
 
