@@ -30,6 +30,7 @@ MANY, SOME = 200_000, 40_000
 FEW = 1_000  # rows of a small table
 NOW = datetime.combine(datetime.now(UTC).date(), datetime.min.time(), UTC) + timedelta(days=1, hours=12)
 TOMORROW = NOW + timedelta(days=1)
+LATE = NOW - timedelta(hours=1)
 DAY = f"{NOW:%Y%m%d}"
 HOLDER = uuid4()
 REPEATED = 6  # after five executions a plan may become one for all arguments
@@ -52,6 +53,7 @@ insert into jobs (job_id, tenant_id, shard, name, task_id, spec, schedule_ids, p
   from generate_series(1, {MANY}) n;
 insert into members select shard, schedule_ids[1], job_id, tenant_id, 1, 1, 1, 5, 0, 0, '{NOW}', null from jobs;
 insert into cohorts (shard, schedule_id, next_at) select shard, schedule_id, '{TOMORROW}' from members group by 1, 2;
+update cohorts set next_at = '{LATE}' where schedule_id = 100;
 insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, shard, pool_id, priority, attempt,
                    worker_id, claimed_at, cause)
   select job_id, '{NOW}', 0, '{NOW}', tenant_id, 1, shard, 1, 5, (n % 100 = 0)::int,
@@ -215,9 +217,9 @@ CASES: dict[str, tuple[str, list[Any], set[str], int]] = {
     "tick in a chunk": (of_cohorts.tick, struck(1, 1, 10), {"cohorts_pkey", "members_pkey"}, 100),
     "jump": (
         of_cohorts.jump,
-        [HOLDER, [0], [1], [0] * 10, [*range(1, 11)], [TOMORROW] * 10, [NOW] * 10, [1] * 10, 8000],
-        {"cohorts_pkey"},
-        100,
+        [HOLDER, [0, 1], [1, 1], [0, 1], [100, 100], [LATE] * 2, [NOW - timedelta(minutes=1)] * 2, [59] * 2, 8000],
+        {"cohorts_pkey", "members_pkey"},
+        500,
     ),
     "ring": (of_cohorts.ring, [HOLDER, ALL, [1] * 64, timedelta(0), 100], {"timers_due", "jobs_pkey"}, 1000),
     "claim": (of_queue.claim, [1, 1, [1, 2], 100, 100, -1], {"queue_ready", "jobs_pkey"}, 1000),
@@ -246,6 +248,8 @@ CASES: dict[str, tuple[str, list[Any], set[str], int]] = {
     "report": (of_queue.report, [2, ENDED[:1], [NOW], [0], [1], ["{}"]], {"queue_pkey"}, 100),
     "unpark": ("select unpark(1000)", [], {"queue_blocked"}, 1000),
     "park": ("select park(1000)", [], {"queue_ready"}, 10_000),
+    "rearm orphans": (of_queue.rearm_orphans, [], {"jobs_delay"}, 2000),
+    "overdue": (of_cohorts.overdue, [timedelta(seconds=10)], {"cohorts_due", "timers_due"}, 1000),
     "indebted": (of_workers.indebted, [], {"queue_held"}, 5000),
     "lapsed": (of_jobs.lapsed, [100], {"jobs_paused_until"}, 100),
     "find": (of_jobs.find, [8, "JOB 77"], {"jobs_name"}, 100),
