@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+from hypothesis import settings
 
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
 from bellringer.testing.server import TestServer
+
+settings.register_profile("shared machine", deadline=None)  # another process may take the core at any moment
+settings.load_profile("shared machine")
 
 
 @pytest.fixture
