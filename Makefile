@@ -15,6 +15,7 @@ env: .venv/.ready ## Make the environment in .venv from the lock file
 
 .venv/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Bellringer needs Python 3.11 or newer: make env PYTHON=/path/to/python3"; exit 1; }
+	@echo "  making the environment in .venv …"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements-uv.lock
 	@$(UV) pip install $(UV_FLAGS) --python $(BIN)/python --require-hashes --requirement requirements.lock
@@ -42,4 +43,4 @@ lock: env ## Make the lock files anew from pyproject.toml
 	@$(UV) pip compile $(UV_FLAGS) --no-header --generate-hashes --universal --python-version 3.11 --all-extras --group dev pyproject.toml --output-file requirements.lock
 
 clean: ## Remove the environment and caches (not your data in .bellringer)
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis dist
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist
