@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         Unavailable,
     )
     from bellringer.policies import Retry
-    from bellringer.schedule import at, cron, delay, every
+    from bellringer.schedule import at, cron, delay, every, rrule
     from bellringer.sdk.app import App
     from bellringer.sdk.handles import JobHandle, RunHandle
     from bellringer.sdk.sending import TaskHandle
@@ -51,6 +51,7 @@ __all__ = [
     "cron",
     "delay",
     "every",
+    "rrule",
 ]
 
 _ELSEWHERE: Final = {
@@ -66,6 +67,7 @@ _ELSEWHERE: Final = {
     "cron": "schedule",
     "delay": "schedule",
     "every": "schedule",
+    "rrule": "schedule",
 }
 
 

@@ -141,6 +141,8 @@ def test_cron_explain_shows_local_time_utc_and_what_the_clock_change_does() -> N
         "  Sun 2026-03-29 03:00+02:00   2026-03-29 01:00Z"
         "   DST: the clock skips that time; it fires at the first moment after the gap\n"
         "  Mon 2026-03-30 02:30+02:00   2026-03-30 00:30Z\n"
+        "  fires per day: 1 on average over the next 30 days, at most 1\n"
+        "  ! on 2026-03-29 the clock leaves out its time: it fires at the first moment after\n"
     )
 
 

@@ -8,111 +8,125 @@ loses the next. It also knows no `W`, no `L-3` and no way to count. The tests ke
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import datetime
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar, Final, Literal
 
 from bellringer.errors import InvalidSchedule
-from bellringer.schedule import grammar, occurrences
+from bellringer.schedule import grammar, spread
+from bellringer.schedule.daysoff import DaysOff, Shift, Worked, heeded
 from bellringer.schedule.english import describe_cron
-from bellringer.schedule.instants import from_seconds, seconds_until, seconds_up_to
+from bellringer.schedule.items import Expression
 from bellringer.schedule.plan import Plan, compile_plan
+from bellringer.schedule.readings import Fold, Gap, read_readings
+from bellringer.schedule.timetable import Timetable, read_days_off
 from bellringer.schedule.zones import check_zone
 
 _PLANS: Final = 16_384
-
-
-class Dst(StrEnum):
-    """How a schedule reads a change of the clock."""
-
-    DEFAULT = "default"  # a fixed time of day by the wall, a rhythm of hours or minutes by elapsed time
-    WALL = "wall"  # always by the wall: once, even where the clock skips or repeats the time
-    ELAPSED = "elapsed"  # always by elapsed time: not at all in the gap, twice in the fold
+_LONGEST_SEED: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cron:
-    """Made by `cron`; `expression` is canonical: single spaces, capitals, no alias, no leading zeros."""
+class Cron(Timetable):
+    """Made by `cron`; `expression` is canonical: single spaces, capitals, no alias, no leading zeros. Where it has
+    an `H`, the seed chooses its value.
+    """
 
     kind: ClassVar[Literal["cron"]] = "cron"
     expression: str
-    timezone: str = "UTC"
     seconds: bool = False
-    dst: Dst = Dst.DEFAULT
+    seed: str = ""
 
-    def next_after(self, t: datetime) -> datetime | None:
-        """The first occurrence after an instant."""
-        plan = _plan(self.expression, self.seconds)
-        found = occurrences.first_from(plan, self.timezone, seconds_until(t) + 1, by_wall=_by_wall(plan, self.dst))
-        return None if found is None else from_seconds(found)
+    def plan(self) -> Plan:
+        """The days and times that it names, after its days off."""
+        return _plan(self.expression, self.seconds, self.seed, self.days_off)
 
-    def between(self, a: datetime, b: datetime) -> Iterator[datetime]:
-        """The occurrences after `a` up to and including `b`, in order."""
-        plan = _plan(self.expression, self.seconds)
-        by_wall = _by_wall(plan, self.dst)
-        last = seconds_until(b)
-        found = occurrences.first_from(plan, self.timezone, seconds_until(a) + 1, by_wall=by_wall)
-        while found is not None and found <= last:
-            yield from_seconds(found)
-            found = occurrences.first_from(plan, self.timezone, found + 1, by_wall=by_wall)
+    @property
+    def fixed_time(self) -> bool:
+        """Whether it names times of day, as against a rhythm of hours or minutes."""
+        return _plan(self.expression, self.seconds, self.seed, None).fixed_time
 
-    def last_at_or_before(self, t: datetime, *, not_before: datetime) -> datetime | None:
-        """The latest occurrence that is neither after `t` nor before `not_before`."""
-        plan = _plan(self.expression, self.seconds)
-        found = occurrences.last_until(
-            plan,
-            self.timezone,
-            seconds_until(t),
-            not_before=seconds_up_to(not_before),
-            by_wall=_by_wall(plan, self.dst),
-        )
-        return None if found is None else from_seconds(found)
+    @property
+    def hashed(self) -> bool:
+        """Whether a hash chooses a part of it."""
+        return "H" in self.expression and _written(self.expression, self.seconds).hashed
 
-    def count_between(self, a: datetime, b: datetime) -> int:
-        """How many occurrences there are from `a` up to, but not including, `b`."""
-        plan = _plan(self.expression, self.seconds)
-        return occurrences.count(
-            plan, self.timezone, seconds_up_to(a), seconds_up_to(b), by_wall=_by_wall(plan, self.dst)
-        )
+    @property
+    def plain(self) -> str:
+        """The expression with the values that the hash chose."""
+        return self.resolved().text
 
-    def flags_of(self, occurrence: datetime) -> tuple[str, ...]:
-        """`dst_gap` or `dst_fold_first` for an occurrence that a change of the clock touched."""
-        plan = _plan(self.expression, self.seconds)
-        return occurrences.flags(plan, self.timezone, seconds_until(occurrence), by_wall=_by_wall(plan, self.dst))
+    def resolved(self) -> Expression:
+        """The expression as it is evaluated."""
+        return _resolved(self.expression, self.seconds, self.seed)
 
     def describe(self) -> str:
-        return describe_cron(grammar.read(self.expression, seconds=self.seconds), self.timezone)
+        return describe_cron(self.resolved(), self.timezone, spread=self.hashed, days_off=self.days_off)
 
 
-def cron(expression: str, *, tz: str = "UTC", seconds: bool = False, dst: Dst | str = Dst.DEFAULT) -> Cron:
-    """Read a cron expression of five fields, or of six, with the second first, where `seconds` is set."""
+def cron(
+    expression: str,
+    *,
+    tz: str = "UTC",
+    seconds: bool = False,
+    gap: Gap | str | None = None,
+    fold: Fold | str | None = None,
+    seed: str | None = None,
+    calendar: str | None = None,
+    shift: Shift | str | None = None,
+    calendar_digest: str = "",
+) -> Cron:
+    """Read a cron expression of five fields, or of six, with the second first, where `seconds` is set.
+
+    `gap` and `fold` say what a change of the clock does, `seed` chooses the values of `H`, and `calendar` names
+    the days off, on which it does not fire or from which it is moved by `shift`.
+    """
     read = grammar.read(expression, seconds=seconds)
-    if not compile_plan(read).fires:
+    seed = _check_seed(read, seed)
+    evaluated = grammar.read(spread.plain(read, seed), seconds=seconds) if read.hashed else read
+    if not compile_plan(evaluated).fires:
         raise InvalidSchedule(
             "the cron expression never fires: no day of any year matches it",
             code="cron_never_fires",
             position=read.day_position,
             hint="check the day of month against the months and the day of week; L is a month's last day",
         )
-    return Cron(expression=read.text, timezone=check_zone(tz), seconds=seconds, dst=_read_dst(dst))
+    chosen_gap, chosen_fold = read_readings(gap, fold, fixed_time=evaluated.fixed_time)
+    return Cron(
+        expression=read.text,
+        timezone=check_zone(tz),
+        seconds=seconds,
+        gap=chosen_gap,
+        fold=chosen_fold,
+        seed=seed,
+        days_off=read_days_off(calendar, shift, calendar_digest),
+    )
 
 
-def _read_dst(value: str) -> Dst:
-    try:
-        return Dst(value)
-    except ValueError:
-        known = ", ".join(Dst)
-        message = f"the reading of clock changes {str(value)[:40]!r} is not known"
-        raise InvalidSchedule(message, code="dst_unknown", pointer="/dst", hint=f"use one of {known}") from None
+def _check_seed(read: Expression, seed: str | None) -> str:
+    if seed is None:
+        return ""
+    if not isinstance(seed, str) or not 0 < len(seed) <= _LONGEST_SEED:
+        message, hint = f"the seed is not a text of 1 to {_LONGEST_SEED} characters", "the name of the job will do"
+        raise InvalidSchedule(message, code="seed_invalid", pointer="/seed", hint=hint)
+    if not read.hashed:
+        message, hint = "there is nothing for the seed to choose", "write H in a field, or leave the seed out"
+        raise InvalidSchedule(message, code="seed_invalid", pointer="/seed", hint=hint)
+    return seed
 
 
-def _by_wall(plan: Plan, dst: Dst) -> bool:
-    return dst is Dst.WALL or (dst is Dst.DEFAULT and plan.fixed_time)
+def _written(expression: str, seconds: bool) -> Expression:
+    return grammar.read(expression, seconds=seconds)
+
+
+def _resolved(expression: str, seconds: bool, seed: str) -> Expression:
+    read = _written(expression, seconds)
+    return _written(spread.plain(read, seed), seconds) if read.hashed else read
 
 
 @lru_cache(maxsize=_PLANS)
-def _plan(expression: str, seconds: bool) -> Plan:
-    return compile_plan(grammar.read(expression, seconds=seconds))
+def _plan(expression: str, seconds: bool, seed: str, days_off: DaysOff | None) -> Plan:
+    plan = compile_plan(_resolved(expression, seconds, seed))
+    if days_off is None:
+        return plan
+    return replace(plan, chosen=Worked(plan.month, heeded(days_off), days_off.shift))

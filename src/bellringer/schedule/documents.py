@@ -9,26 +9,34 @@ from typing import Any, Final, assert_never
 
 from bellringer.durations import format_duration
 from bellringer.errors import InvalidSchedule
-from bellringer.schedule.crontab import Cron, Dst, cron
+from bellringer.schedule.crontab import Cron, cron
+from bellringer.schedule.daysoff import Shift
 from bellringer.schedule.instants import EPOCH, write_instant
 from bellringer.schedule.intervals import Delay, Every, delay, every
 from bellringer.schedule.oneshot import At, at
+from bellringer.schedule.readings import usual
+from bellringer.schedule.recurrence import Rrule, rrule, write_start
 from bellringer.schedule.rows import Schedule
+from bellringer.schedule.timetable import Timetable
 
 _POINTER: Final = "/schedule"
 _MAKERS: Final[Mapping[str, Callable[..., Schedule]]] = {
     "cron": cron,
+    "rrule": rrule,
     "every": every,
     "delay": delay,
     "at": at,
 }
+_CLOCK: Final = ("gap", "fold")
+_DAYS_OFF: Final = ("calendar", "shift", "calendar_digest")
 _OPTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "cron": ("tz", "seconds", "dst"),
+    "cron": ("tz", "seconds", *_CLOCK, "seed", *_DAYS_OFF),
+    "rrule": ("tz", "start", *_CLOCK, *_DAYS_OFF),
     "every": ("anchor", "offset"),
     "delay": (),
     "at": (),
 }
-_KEYS: Final = (*_OPTIONS, *(key for options in _OPTIONS.values() for key in options))
+_KEYS: Final = (*_OPTIONS, *dict.fromkeys(key for options in _OPTIONS.values() for key in options))
 
 
 def parse(document: Mapping[str, object]) -> Schedule:
@@ -38,6 +46,9 @@ def parse(document: Mapping[str, object]) -> Schedule:
     kind = _kind(document)
     options: dict[str, Any] = {key: document[key] for key in _OPTIONS[kind] if key in document}
     _check_seconds(options)
+    if kind == "rrule" and "start" not in options:
+        hint = 'give the local time of its first day, such as "2026-01-02T09:00"'
+        raise _refusal("a rule needs a 'start'", hint=hint, key="start", code="start_invalid")
     try:
         return _MAKERS[kind](document[kind], **options)
     except InvalidSchedule as error:
@@ -49,9 +60,15 @@ def to_document(schedule: Schedule) -> dict[str, object]:
     """Write a schedule so that `parse` gives it back; what has its default is left out."""
     match schedule:
         case Cron():
-            return _cron_document(schedule)
+            document: dict[str, object] = {"cron": schedule.expression}
+            own = {"seconds": True} if schedule.seconds else {}
+            seed = {"seed": schedule.seed} if schedule.seed else {}
+            return document | _zone(schedule) | own | _choices(schedule) | seed | _days_off(schedule)
+        case Rrule(rule=rule, start=start):
+            document = {"rrule": rule, "start": write_start(start)}
+            return document | _zone(schedule) | _choices(schedule) | _days_off(schedule)
         case Every(interval=interval, anchor=anchor):
-            document: dict[str, object] = {"every": format_duration(interval)}
+            document = {"every": format_duration(interval)}
             if anchor - EPOCH > timedelta(0):
                 document["offset"] = format_duration(anchor - EPOCH)
             return document
@@ -62,14 +79,30 @@ def to_document(schedule: Schedule) -> dict[str, object]:
     assert_never(schedule)
 
 
-def _cron_document(schedule: Cron) -> dict[str, object]:
-    document: dict[str, object] = {"cron": schedule.expression}
-    if schedule.timezone != "UTC":
-        document["tz"] = schedule.timezone
-    if schedule.seconds:
-        document["seconds"] = True
-    if schedule.dst is not Dst.DEFAULT:
-        document["dst"] = schedule.dst.value
+def _zone(schedule: Timetable) -> dict[str, object]:
+    return {} if schedule.timezone == "UTC" else {"tz": schedule.timezone}
+
+
+def _choices(schedule: Timetable) -> dict[str, object]:
+    """What was chosen for clock changes, where it is not the usual choice for such a schedule."""
+    gap, fold = usual(fixed_time=schedule.fixed_time)
+    document: dict[str, object] = {}
+    if schedule.gap is not gap:
+        document["gap"] = schedule.gap.value
+    if schedule.fold is not fold:
+        document["fold"] = schedule.fold.value
+    return document
+
+
+def _days_off(schedule: Timetable) -> dict[str, object]:
+    days_off = schedule.days_off
+    if days_off is None:
+        return {}
+    document: dict[str, object] = {"calendar": days_off.name}
+    if days_off.shift is not Shift.SKIP:
+        document["shift"] = days_off.shift.value
+    if days_off.digest:
+        document["calendar_digest"] = days_off.digest
     return document
 
 
@@ -91,7 +124,7 @@ def _check_keys(document: Mapping[str, object]) -> None:
 def _kind(document: Mapping[str, object]) -> str:
     kinds = [key for key in _OPTIONS if key in document]
     if not kinds:
-        raise _refusal("the schedule says no kind", hint="give one of cron, every, delay and at")
+        raise _refusal("the schedule says no kind", hint="give one of cron, rrule, every, delay and at")
     if len(kinds) > 1:
         message = f"the schedule says {' and '.join(kinds)} at once"
         raise _refusal(message, hint="give one; a job may have several schedules", key=kinds[1])
@@ -99,7 +132,8 @@ def _kind(document: Mapping[str, object]) -> str:
         if key != kinds[0] and key not in _OPTIONS[kinds[0]]:
             owner = next(kind for kind, options in _OPTIONS.items() if key in options)
             message = f"{key!r} does not go with {kinds[0]!r}"
-            raise _refusal(message, hint=f"it belongs to {owner!r}", key=key, code="unknown_field")
+            hint = "for days off use cron" if key in _DAYS_OFF else f"it belongs to {owner!r}"
+            raise _refusal(message, hint=hint, key=key, code="unknown_field")
     return kinds[0]
 
 

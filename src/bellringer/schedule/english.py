@@ -6,8 +6,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from bellringer.schedule.daysoff import DaysOff, Shift
 from bellringer.schedule.items import (
     Expression,
+    Hashed,
     Item,
     LastDay,
     NearestWeekday,
@@ -15,6 +17,7 @@ from bellringer.schedule.items import (
     Span,
     leads_with_star,
 )
+from bellringer.schedule.rules import Rule, Weekday
 
 _UNITS: Final = (
     ("day", timedelta(days=1)),
@@ -31,6 +34,7 @@ _MONTHS: Final = (
 _WEEKDAYS: Final = ("Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday")
 _NTH: Final = {1: "first", 2: "second", 3: "third", 4: "fourth", 5: "fifth", None: "last"}
 _MOST_TIMES: Final = 6
+_UNIT_OF: Final = {"YEARLY": "year", "MONTHLY": "month", "WEEKLY": "week", "DAILY": "day"}
 
 
 def describe_every(interval: timedelta, shift: timedelta) -> str:
@@ -47,15 +51,84 @@ def describe_at(instant: datetime) -> str:
     return f"Once at {instant.astimezone(UTC).replace(tzinfo=None)} UTC"
 
 
-def describe_cron(expression: Expression, timezone: str) -> str:
-    """The time, the days, and the zone wherever it matters."""
+def describe_cron(
+    expression: Expression, timezone: str, *, spread: bool = False, days_off: DaysOff | None = None
+) -> str:
+    """The time, the days, and the zone wherever it matters; then who chose the time, and what days off do."""
     times = _times(expression)
     time = f"at {_join(times)}" if times else _rhythm(expression)
     days = _days(expression) or ("every day" if times else "")
     text = f"{time} {days}".strip()
     text = text[0].upper() + text[1:]
-    same_everywhere = timezone == "UTC" and _is_star(expression.hour) and not days
-    return text if same_everywhere else f"{text} ({timezone})"
+    same_everywhere = timezone == "UTC" and _is_star(expression.hour) and not days and days_off is None
+    if not same_everywhere:
+        text += f" ({timezone})"
+    return f"{text}{', spread by a hash' * spread}{_resting(days_off)}"
+
+
+def describe_rule(rule: Rule, start: datetime, timezone: str, *, days_off: DaysOff | None = None) -> str:
+    """The rhythm, the days, the times, the bounds and the zone."""
+    unit = _UNIT_OF[rule.freq]
+    parts = [f"Every {unit}" if rule.interval == 1 else f"Every {rule.interval} {unit}s", *_rule_days(rule, start)]
+    parts.append(f"{_rule_times(rule, start)} from {start:%Y-%m-%d} on")
+    text = " ".join(part for part in parts if part)
+    if rule.count is not None:
+        text += f", {rule.count} time{'s' * (rule.count > 1)}"
+    if rule.until is not None:
+        text += f", until {rule.until:%Y-%m-%d %H:%M}{' UTC' * rule.until_utc}"
+    return f"{text} ({timezone}){_resting(days_off)}"
+
+
+def _rule_days(rule: Rule, start: datetime) -> list[str]:
+    parts = []
+    if rule.byday:
+        parts.append(_join([_rule_weekday(day) for day in rule.byday]))
+    if rule.bymonthday:
+        parts.append(f"{_join([_from_end(day, 'day') for day in rule.bymonthday])} of the month")
+    if rule.byyearday:
+        parts.append(f"{_join([_from_end(day, 'day') for day in rule.byyearday])} of the year")
+    if rule.byweekno:
+        parts.append(f"{_join([_from_end(week, 'week') for week in rule.byweekno])} of the year")
+    if not parts and rule.freq == "WEEKLY":
+        parts.append(_WEEKDAYS[start.isoweekday() % 7])
+    elif not parts and rule.freq == "MONTHLY":
+        parts.append(f"the {_ordinal(start.day)}")
+    elif not parts and rule.freq == "YEARLY":
+        parts.append(f"the {_ordinal(start.day)}{'' if rule.bymonth else f' of {_MONTHS[start.month]}'}")
+    text = ", if also ".join(parts)
+    if rule.bysetpos:
+        text = f"{_join([_from_end(place, '') for place in rule.bysetpos])} of {text}"
+    months = f"in {_join([_MONTHS[month] for month in rule.bymonth])}" if rule.bymonth else ""
+    return [f"on {text}" if text else "", months]
+
+
+def _rule_weekday(day: Weekday) -> str:
+    name = _WEEKDAYS[(day.day + 1) % 7]
+    return name if day.nth is None else f"{_from_end(day.nth, '')} {name}"
+
+
+def _from_end(place: int, noun: str) -> str:
+    """The 3rd, the last, the 2nd last; with its noun behind, if it has one."""
+    ordinal = _ordinal(abs(place))
+    text = f"the {ordinal}" if place > 0 else "the last" if place == -1 else f"the {ordinal} last"
+    return f"{text} {noun}".rstrip()
+
+
+def _rule_times(rule: Rule, start: datetime) -> str:
+    hours, minutes = rule.byhour or (start.hour,), rule.byminute or (start.minute,)
+    times = [f"{hour:02}:{minute:02}" for hour in hours for minute in minutes]
+    return f"at {_join(times)}" if len(times) <= _MOST_TIMES else f"at {len(times)} times of day"
+
+
+def _resting(days_off: DaysOff | None) -> str:
+    """What the days off do."""
+    if days_off is None:
+        return ""
+    calendar = f"calendar {days_off.name}"
+    if days_off.shift is Shift.SKIP:
+        return f", not on days off of {calendar}"
+    where = "next working day" if days_off.shift is Shift.NEXT else "working day before"
+    return f", moved to the {where} from days off of {calendar}"
 
 
 def _times(expression: Expression) -> list[str]:
@@ -152,8 +225,8 @@ def _date(item: Item) -> str:
             return f"every {_ordinal(step)} day"
         case Span():
             return _span(item, lambda value: f"the {_ordinal(value)}")
-        case NthWeekday():
-            raise AssertionError("the grammar keeps weekdays out of the day of month")
+        case NthWeekday() | Hashed():
+            raise AssertionError("neither the grammar nor the hash leaves it in the day of month")
 
 
 def _span(item: Span, name: Callable[[int], str]) -> str:

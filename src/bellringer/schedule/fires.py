@@ -7,9 +7,9 @@ from datetime import datetime
 from itertools import islice
 from zoneinfo import ZoneInfo
 
-from bellringer.schedule.crontab import Cron
 from bellringer.schedule.instants import END
 from bellringer.schedule.rows import Schedule
+from bellringer.schedule.timetable import Timetable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Fire:
 def preview(schedule: Schedule, after: datetime, n: int) -> list[Fire]:
     """The next `n` occurrences after an instant, or all there are; of a delay only the first can be known."""
     found = islice(schedule.between(after, END), n)
-    if not isinstance(schedule, Cron):
+    if not isinstance(schedule, Timetable):
         return [Fire(at=instant, local=instant) for instant in found]
     zone = ZoneInfo(schedule.timezone)
     return [Fire(at=instant, local=instant.astimezone(zone), flags=schedule.flags_of(instant)) for instant in found]

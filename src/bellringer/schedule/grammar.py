@@ -13,6 +13,7 @@ from bellringer.schedule.items import (
     WEEKDAY,
     Expression,
     Field,
+    Hashed,
     Item,
     LastDay,
     NearestWeekday,
@@ -36,7 +37,9 @@ _LAST_DAY: Final = re.compile(r"L(?:-(?P<before>[0-9]+))?")
 _NEAREST: Final = re.compile(r"(?P<day>[0-9]+|L)W")
 _NTH: Final = re.compile(rf"(?P<weekday>{_VALUE})#(?P<nth>[0-9]+)")
 _LAST_WEEKDAY: Final = re.compile(r"(?P<weekday>[0-9]+|[A-Z]{3})L")
-_HASHED: Final = re.compile(r"[HR](?![A-Z])")
+_HASHED: Final = re.compile(rf"H(?:\((?P<first>{_VALUE})-(?P<last>{_VALUE})\))?(?:/(?P<step>[0-9]+))?")
+_HASH_RANGE: Final = re.compile(r"(?<![0-9A-Z])H\([0-9A-Z-]*\)")
+_RANDOM: Final = re.compile(r"R(?![A-Z])")
 _FOREIGN: Final = re.compile(r"[^0-9A-Z*,/#-]")
 _LEADING_ZEROS: Final = re.compile(r"(?<![0-9])0+(?=[0-9])")
 
@@ -140,12 +143,11 @@ def _check_characters(field: Field, token: _Token) -> None:
         position = token.at + token.text.index("?")
         raise _refusal(f"{field.name} ? is not supported", position, code="cron_unsupported", hint="write *")
     for found in re.finditer("(?:^|,)(?=.)", token.text):
-        if _HASHED.match(token.text, found.end()):
-            letter = token.text[found.end()]
-            message = f"{field.name} {letter} (a time chosen for you) is not supported"
-            hint = "write the value itself, such as 17"
+        if _RANDOM.match(token.text, found.end()):
+            message = f"{field.name} R (another time every time) is not supported"
+            hint = "write H for a time that is chosen for you and stays"
             raise _refusal(message, token.at + found.end(), code="cron_unsupported", hint=hint)
-    foreign = _FOREIGN.search(token.text)
+    foreign = _FOREIGN.search(_HASH_RANGE.sub(lambda found: "H" * len(found[0]), token.text))
     if foreign:
         message = f"{field.name} has the character {foreign[0]!r}, which no field knows"
         hint = "use digits, names, and the signs * , - / #"
@@ -157,7 +159,9 @@ def _read_item(field: Field, item: _Token) -> Item:
         message = f"{field.name} has an empty place in its list"
         raise _refusal(message, item.at, hint="drop the comma or write a value beside it")
     special: Item | None = None
-    if field is DAY:
+    if match := _HASHED.fullmatch(item.text):
+        special = _read_hashed(field, item, match)
+    elif field is DAY:
         special = _read_day(item)
     elif field is WEEKDAY:
         special = _read_weekday(item)
@@ -186,6 +190,22 @@ def _read_weekday(item: _Token) -> Item | None:
     if match := _LAST_WEEKDAY.fullmatch(item.text):
         return NthWeekday(weekday=_value(WEEKDAY, _Token(match["weekday"], item.at)) % 7, nth=None)
     return None
+
+
+def _read_hashed(field: Field, item: _Token, match: re.Match[str]) -> Hashed:
+    first, last = field.low, field.common
+    if match["first"]:
+        first = _value(field, _Token(match["first"], item.at + match.start("first")))
+        last = _value(field, _Token(match["last"], item.at + match.start("last")))
+        if last < first:
+            message = f"{field.name} {item.text} runs backwards"
+            raise _refusal(message, item.at, code="cron_range", hint=f"write H({match['last']}-{match['first']})")
+        if last > field.common:
+            message = f"{field.name} {item.text} goes beyond {field.common}"
+            hint = f"H stays within {field.low}–{field.common}, which there always is"
+            raise _refusal(message, item.at + match.start("last"), code="cron_range", hint=hint)
+    step = _step(field, item, match, last - first + 1) if match["step"] else None
+    return Hashed(first=first, last=last, step=step)
 
 
 def _read_span(field: Field, item: _Token) -> Span:

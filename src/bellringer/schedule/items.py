@@ -20,6 +20,11 @@ class Field:
         """The end of `*`: Sunday is 0 there, and its second name 7 would count it twice."""
         return 6 if self is WEEKDAY else self.high
 
+    @property
+    def common(self) -> int:
+        """The end of `H`: every month has a 28th."""
+        return 28 if self is DAY else self.last
+
 
 SECOND: Final = Field(name="second", low=0, high=59)
 MINUTE: Final = Field(name="minute", low=0, high=59)
@@ -70,7 +75,16 @@ class NthWeekday:
     nth: int | None
 
 
-Item = Span | LastDay | NearestWeekday | NthWeekday
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hashed:
+    """`H`, one value of the field, chosen by a hash; `H(0-29)`, one of these; `H/15`, that and each 15th after."""
+
+    first: int
+    last: int
+    step: int | None = None
+
+
+Item = Span | LastDay | NearestWeekday | NthWeekday | Hashed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +99,15 @@ class Expression:
     month: tuple[Item, ...]
     weekday: tuple[Item, ...]
     day_position: int
+
+    @property
+    def fields(self) -> tuple[tuple[Item, ...], ...]:
+        return (self.second, self.minute, self.hour, self.day, self.month, self.weekday)
+
+    @property
+    def hashed(self) -> bool:
+        """Whether a hash has a say."""
+        return any(isinstance(item, Hashed) for items in self.fields for item in items)
 
     @property
     def fixed_time(self) -> bool:

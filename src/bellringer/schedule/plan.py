@@ -5,8 +5,10 @@ With bits the next value, the last value and the number of values are each one o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from calendar import isleap
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import date
 from functools import lru_cache
 from itertools import product
 from typing import Final
@@ -21,6 +23,7 @@ from bellringer.schedule.items import (
     leads_with_star,
 )
 
+Days = Callable[[int, int], int]  # the days of a month, by year and month
 LENGTHS: Final = (0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 
@@ -42,9 +45,16 @@ def shape(length: int, first: int) -> int:
     return (length - 28) * 7 + first
 
 
+def month_length(year: int, month: int) -> int:
+    return 29 if month == 2 and isleap(year) else LENGTHS[month]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Bit n of a set is the value n. `days` holds the days of each of the 28 shapes that a month can have."""
+    """Bit n of a set is the value n. `days` holds the days of each of the 28 shapes that a month can have;
+    where days do not follow from the shape alone, `chosen` says them. `within` is the first and the last civil
+    moment of a plan that has bounds.
+    """
 
     seconds: int
     minutes: int
@@ -52,6 +62,8 @@ class Plan:
     months: int
     days: tuple[int, ...]
     fixed_time: bool
+    chosen: Days | None = None
+    within: tuple[int, int] | None = None
 
     @property
     def fires(self) -> bool:
@@ -60,6 +72,15 @@ class Plan:
         if self.months >> 2 & 1:
             lengths.add(29)
         return any(self.days[shape(length, first)] for length in lengths for first in range(7))
+
+    def month(self, year: int, month: int) -> int:
+        """The days of one month."""
+        if self.chosen is not None:
+            return self.chosen(year, month)
+        if not self.months >> month & 1:
+            return 0
+        length = 29 if month == 2 and isleap(year) else LENGTHS[month]
+        return self.days[shape(length, date(year, month, 1).weekday())]
 
     @property
     def times_a_day(self) -> int:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
 from functools import cache, lru_cache
+from itertools import accumulate
 from typing import Final
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -28,13 +29,15 @@ _SECOND: Final = timedelta(seconds=1)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
     """Instants from `start` up to `end` at one `offset`. `lived` is how far wall clocks had come before it:
-    beyond `start + offset` the stretch begins by repeating time, short of it by leaving time out.
+    beyond `start + offset` the stretch begins by repeating time, short of it by leaving time out. `again` is
+    how far they go back after it: short of `end + offset`, the last of its time comes twice.
     """
 
     start: int
     end: int
     offset: int
     lived: int
+    again: int
 
 
 @cache
@@ -89,18 +92,27 @@ def _stretches(name: str, block: int) -> tuple[Stretch, ...]:
     """
     zone = ZoneInfo(name)
     begin, end = max(block * _BLOCK, FIRST), min((block + 1) * _BLOCK, LAST + 1)
-    start = begin - PROBE
-    offset = _offset(zone, start)
-    lived = start + offset
-    made = []
-    for change, after in [*_changes(zone, start, end), (end, offset)]:
-        if change > begin:
-            if start < begin:
-                start, lived = begin, max(lived, begin + offset)
-            made.append(Stretch(start=start, end=change, offset=offset, lived=lived))
-        lived = max(lived, change + offset)
-        start, offset = change, after
-    return tuple(made)
+    pieces = _pieces(zone, begin - PROBE, end + PROBE)
+    lived = accumulate((until + offset for _, until, offset in pieces), max, initial=begin - 2 * PROBE)
+    again = accumulate((since + offset for since, _, offset in reversed(pieces)), min, initial=end + 2 * PROBE)
+    return tuple(
+        Stretch(
+            start=max(since, begin),
+            end=min(until, end),
+            offset=offset,
+            lived=before if since >= begin else max(before, begin + offset),
+            again=after if until <= end else min(after, end + offset),
+        )
+        for (since, until, offset), before, after in zip(pieces, lived, [*again][-2::-1], strict=False)
+        if until > begin and since < end
+    )
+
+
+def _pieces(zone: ZoneInfo, start: int, end: int) -> list[tuple[int, int, int]]:
+    """From when until when, and at which offset."""
+    changes = [(start, _offset(zone, start)), *_changes(zone, start, end)]
+    ends = [change for change, _ in changes[1:]] + [end]
+    return [(since, until, offset) for (since, offset), until in zip(changes, ends, strict=True)]
 
 
 def _changes(zone: ZoneInfo, start: int, end: int) -> list[tuple[int, int]]:

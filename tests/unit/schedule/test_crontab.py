@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from bellringer.errors import InvalidSchedule
-from bellringer.schedule import Dst, cron
+from bellringer.schedule import Fold, Gap, cron
 from bellringer.schedule.zones import FIRST, LAST
 
 NEW_YORK = "America/New_York"
@@ -18,8 +18,10 @@ def utc(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-def fires(expression: str, start: str, end: str, *, tz: str = "UTC", dst: str = "default") -> list[str]:
-    schedule = cron(expression, tz=tz, dst=dst, seconds=len(expression.split()) == 6)
+def fires(
+    expression: str, start: str, end: str, *, tz: str = "UTC", gap: str | None = None, fold: str | None = None
+) -> list[str]:
+    schedule = cron(expression, tz=tz, gap=gap, fold=fold, seconds=len(expression.split()) == 6)
     return [f"{instant:%m-%dT%H:%M:%S}".removesuffix(":00") for instant in schedule.between(utc(start), utc(end))]
 
 
@@ -78,30 +80,42 @@ def test_a_skipped_day_fires_once_when_it_is_over() -> None:
     assert found == ["12-29T19:30", "12-30T10:00", "12-30T19:30"]
 
 
+@pytest.mark.parametrize(("gap", "found"), [(None, ["03-08T07:00"]), ("next", ["03-08T07:00"]), ("skip", [])])
+def test_a_schedule_may_choose_what_becomes_of_a_time_in_the_gap(gap: str | None, found: list[str]) -> None:
+    assert fires("30 2 * * *", "2026-03-08T00:00", "2026-03-08T12:00", tz=NEW_YORK, gap=gap) == found
+
+
 @pytest.mark.parametrize(
-    ("dst", "gap", "fold"),
+    ("fold", "found"),
     [
-        ("default", ["03-08T07:00"], ["11-01T05:30"]),
-        ("wall", ["03-08T07:00"], ["11-01T05:30"]),
-        ("elapsed", [], ["11-01T05:30", "11-01T06:30"]),
+        (None, ["11-01T05:30"]),
+        ("first", ["11-01T05:30"]),
+        ("second", ["11-01T06:30"]),
+        ("both", ["11-01T05:30", "11-01T06:30"]),
     ],
 )
-def test_a_schedule_may_choose_how_a_fixed_time_meets_a_clock_change(dst: str, gap: list[str], fold: list[str]) -> None:
-    assert fires("30 2 * * *", "2026-03-08T00:00", "2026-03-08T12:00", tz=NEW_YORK, dst=dst) == gap
-    assert fires("30 1 * * *", "2026-11-01T00:00", "2026-11-01T12:00", tz=NEW_YORK, dst=dst) == fold
+def test_a_schedule_may_choose_which_time_of_the_fold_counts(fold: str | None, found: list[str]) -> None:
+    assert fires("30 1 * * *", "2026-11-01T00:00", "2026-11-01T12:00", tz=NEW_YORK, fold=fold) == found
 
 
-def test_a_rhythm_by_the_wall_fires_each_time_of_day_once() -> None:
-    assert fires("0 * * * *", "2026-11-01T04:00", "2026-11-01T07:00", tz=NEW_YORK, dst="wall") == [
+def test_a_rhythm_may_fire_each_time_of_day_once() -> None:
+    assert fires("0 * * * *", "2026-11-01T04:00", "2026-11-01T07:00", tz=NEW_YORK, fold="first") == [
         "11-01T05:00",
         "11-01T07:00",
     ]
 
 
-def test_an_unknown_reading_of_clock_changes_is_refused() -> None:
-    with pytest.raises(InvalidSchedule, match="'sometimes' is not known; use one of default, wall, elapsed"):
-        cron("0 0 * * *", dst="sometimes")
-    assert cron("0 0 * * *").dst is Dst.DEFAULT
+def test_the_choices_are_always_resolved() -> None:
+    fixed, rhythm = cron("0 0 * * *"), cron("0 * * * *", gap="next")
+    assert (fixed.gap, fixed.fold) == (Gap.NEXT, Fold.FIRST)
+    assert (rhythm.gap, rhythm.fold) == (Gap.NEXT, Fold.BOTH)
+
+
+def test_an_unknown_choice_for_clock_changes_is_refused() -> None:
+    with pytest.raises(InvalidSchedule, match="'sometimes' is not known; use one of next, skip"):
+        cron("0 0 * * *", gap="sometimes")
+    with pytest.raises(InvalidSchedule, match="'last' is not known; use one of first, second, both"):
+        cron("0 0 * * *", fold="last")
 
 
 def test_the_29th_of_february_is_found_across_a_century_without_one() -> None:

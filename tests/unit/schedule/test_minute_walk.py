@@ -1,18 +1,19 @@
 """The evaluator against a walker that looks at every minute, and shares no code with it.
 
-The walker asks zoneinfo what the clock shows at each minute (or second) of UTC and matches that against sets.
-By elapsed time an occurrence is a minute whose showing matches. By the wall it is, for each matching time of
-each calendar day, the first minute at which the clock has come that far: all there is to gap and fold.
+The walker asks zoneinfo what the clock shows at each minute (or second) of UTC, and looks at each matching time
+of each calendar day: shown never, it is in the gap, and happens at the first minute at which the clock has come
+that far, or not at all; shown twice, it is in the fold. That is all there is to the choices.
 """
 
 from __future__ import annotations
 
 import calendar
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from itertools import accumulate
+from unittest.mock import ANY
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -63,13 +64,16 @@ class Walk:
         self.shown = array("q", map(self._show, (datetime.fromtimestamp(s, where) for s in range(first, last, step))))
         self.come = array("q", accumulate(self.shown, max))
         self.days = sorted({shown // self.a_day for shown in self.shown})
+        self.at: dict[int, list[int]] = {}
+        for index, shown in enumerate(self.shown):
+            self.at.setdefault(shown, []).append(index)
 
     def _show(self, at: datetime) -> int:
         seconds = at.toordinal() * 86_400 + at.hour * 3600 + at.minute * 60 + at.second
         assert seconds % self.step == 0, "the zone's offset is no whole number of steps"
         return seconds // self.step
 
-    def occurrences(self, expression: str) -> list[datetime]:
+    def occurrences(self, expression: str, gap: str | None = None, fold: str | None = None) -> list[datetime]:
         fields = expression.upper().split()
         if len(fields) == 5:
             fields.insert(0, "0")
@@ -77,21 +81,20 @@ class Walk:
         times = {(h * 3600 + m * 60 + s) // self.step for h in hours for m in minutes for s in seconds}
         is_day = day_test(fields[3], fields[4], fields[5])
         fixed = fields[1][0] != "*" and fields[2][0] != "*"
-        found = self._by_wall(times, is_day) if fixed else self._by_elapsed(times, is_day)
-        return [self.start + timedelta(seconds=index * self.step) for index in found]
-
-    def _by_elapsed(self, times: set[int], is_day: Callable[[date], bool]) -> list[int]:
-        days = {day for day in self.days if is_day(date.fromordinal(day))}
-        a_day = self.a_day
-        return [i for i, shown in enumerate(self.shown) if shown % a_day in times and shown // a_day in days]
-
-    def _by_wall(self, times: set[int], is_day: Callable[[date], bool]) -> list[int]:
+        usual = ("next", "first") if fixed else ("skip", "both")
         found: set[int] = set()
         for day in range(self.days[0], self.days[-1] + 1):
             if is_day(date.fromordinal(day)):
-                found.update(bisect_left(self.come, day * self.a_day + time) for time in times)
+                for time in times:
+                    found.update(self._when(day * self.a_day + time, gap or usual[0], fold or usual[1]))
         # What the clock had already passed at the start, or has not reached at the end, is not ours to tell.
-        return sorted(found - {0, len(self.come)})
+        return [self.start + timedelta(seconds=i * self.step) for i in sorted(found - {0, len(self.come)})]
+
+    def _when(self, time: int, gap: str, fold: str) -> list[int]:
+        shown = self.at.get(time, [])
+        if not shown:
+            return [bisect_left(self.come, time)] if gap == "next" else []
+        return {"first": shown[:1], "second": shown[-1:], "both": shown}[fold]
 
 
 def numbers(field: str, low: int, high: int, names: tuple[str, ...] | list[str] = ()) -> set[int]:
@@ -171,6 +174,36 @@ def test_occurrences_over_years_are_those_of_the_minute_walker(zone_walk: tuple[
     assert schedule.count_between(walk.start + margin + second, walk.end - margin + second) == len(expected)
 
 
+CHOICES = [(gap, fold) for gap in ("next", "skip") for fold in ("first", "second", "both")]
+CHANGES = {
+    "America/New_York": ("2026-03-08T07:00", "2026-11-01T06:00"),
+    "Europe/Berlin": ("2026-03-29T01:00", "2026-10-25T01:00"),
+    "Australia/Lord_Howe": ("2026-04-04T15:00", "2026-10-03T15:30"),
+    "America/Sao_Paulo": ("2017-10-15T03:00", "2018-02-18T02:00"),
+}
+
+
+@pytest.mark.parametrize("choice", [(None, None), *CHOICES], ids=str)
+@pytest.mark.parametrize("expression", ["30 2 * * *", "30 1 * * *", "*/15 * * * *", "0 * * * *", "30 0,23 * * *"])
+@pytest.mark.parametrize(("zone", "at"), [(zone, at) for zone, times in CHANGES.items() for at in times])
+def test_every_choice_is_read_as_the_minute_walker_reads_it(
+    zone: str, at: str, expression: str, choice: tuple[str | None, str | None]
+) -> None:
+    walk, margin = walk_near(zone, datetime.fromisoformat(at).replace(tzinfo=UTC), 60), timedelta(hours=27)
+    a, b = walk.start + margin, walk.end - margin
+    expected = inside(walk, walk.occurrences(expression, *choice), margin)
+    schedule = cron(expression, tz=zone, gap=choice[0], fold=choice[1])
+    assert list(schedule.between(a, b)) == expected
+    second, moment = timedelta(seconds=1), a
+    while moment < b:
+        index = bisect_right(expected, moment)
+        assert schedule.next_after(moment) == (expected[index] if index < len(expected) else ANY)
+        assert schedule.last_at_or_before(moment, not_before=a + second) == (expected[index - 1] if index else None)
+        assert schedule.count_between(a + second, moment + second) == index
+        assert schedule.count_between(moment + second, b + second) == len(expected) - index
+        moment += timedelta(minutes=10)
+
+
 TRANSITIONS = {
     "America/New_York": ("2026-03-08T07:00", "2026-11-01T06:00"),
     "Australia/Lord_Howe": ("2026-04-04T15:00", "2026-10-03T15:30"),
@@ -209,17 +242,24 @@ near_transitions = st.sampled_from([(zone, at) for zone, times in TRANSITIONS.it
 
 
 @settings(max_examples=250, deadline=None)
-@given(near_transitions, field(0, 59), st.one_of(field(0, 23), field(0, 3)), day_fields, weekday_fields)
+@given(
+    near_transitions,
+    field(0, 59),
+    st.one_of(field(0, 23), field(0, 3)),
+    day_fields,
+    weekday_fields,
+    st.sampled_from([(None, None), *CHOICES]),
+)
 def test_any_expression_near_a_change_of_the_clock_is_read_as_the_minute_walker_reads_it(
-    place: tuple[str, str], minute: str, hour: str, day: str, weekday: str
+    place: tuple[str, str], minute: str, hour: str, day: str, weekday: str, choice: tuple[str | None, str | None]
 ) -> None:
     zone, at = place
     change = datetime.fromisoformat(at).replace(tzinfo=UTC)
     walk, margin = walk_near(zone, change, 60), timedelta(hours=27)
     expression = f"{minute} {hour} {day} * {weekday}"
-    expected = inside(walk, walk.occurrences(expression), margin)
+    expected = inside(walk, walk.occurrences(expression, *choice), margin)
     try:
-        schedule = cron(expression, tz=zone)
+        schedule = cron(expression, tz=zone, gap=choice[0], fold=choice[1])
     except InvalidSchedule:
         # The first, 15th or 29th that is a second Saturday: refused, and rightly so.
         assert expected == []

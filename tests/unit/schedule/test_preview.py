@@ -27,7 +27,20 @@ def test_the_first_of_two_equal_times_in_the_fold_is_marked() -> None:
     assert (f"{following.local:%d %H:%M %Z}", following.flags) == ("02 01:30 EST", ())
 
 
-def test_a_rhythm_has_nothing_to_mark() -> None:
+def test_the_second_of_two_equal_times_is_marked() -> None:
+    found = preview(cron("30 1 * * *", tz=NEW_YORK, fold="second"), utc("2026-11-01T00:00"), 2)
+    assert [(f"{fire.local:%d %H:%M %Z}", fire.flags) for fire in found] == [
+        ("01 01:30 EST", ("dst_fold_second",)),
+        ("02 01:30 EST", ()),
+    ]
+
+
+def test_a_time_left_out_of_the_gap_leaves_no_mark() -> None:
+    found = preview(cron("30 2 * * *", tz=NEW_YORK, gap="skip"), utc("2026-03-07T00:00"), 2)
+    assert [(f"{fire.local:%d %H:%M}", fire.flags) for fire in found] == [("07 02:30", ()), ("09 02:30", ())]
+
+
+def test_a_rhythm_shows_both_passes_of_the_fold() -> None:
     found = preview(cron("*/30 * * * *", tz=NEW_YORK), utc("2026-11-01T04:45"), 5)
     assert [f"{fire.local:%H:%M %Z}" for fire in found] == [
         "01:00 EDT",
@@ -36,7 +49,8 @@ def test_a_rhythm_has_nothing_to_mark() -> None:
         "01:30 EST",
         "02:00 EST",
     ]
-    assert {fire.flags for fire in found} == {()}
+    first, second = ("dst_fold_first",), ("dst_fold_second",)
+    assert [fire.flags for fire in found] == [first, first, second, second, ()]
 
 
 def test_other_kinds_are_previewed_in_utc() -> None:

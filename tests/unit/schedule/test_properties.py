@@ -14,8 +14,10 @@ from bellringer.errors import InvalidSchedule
 from bellringer.schedule import (
     Cron,
     Delay,
-    Dst,
     Every,
+    Fold,
+    Gap,
+    Rrule,
     Schedule,
     at,
     cron,
@@ -24,6 +26,7 @@ from bellringer.schedule import (
     from_row,
     parse,
     preview,
+    rrule,
     to_document,
     to_row,
 )
@@ -52,9 +55,9 @@ def refusal_of(make: Callable[[], object]) -> InvalidSchedule | None:
     return None
 
 
-def make_cron(fields: tuple[str, ...], tz: str, dst: Dst) -> Cron:
+def make_cron(fields: tuple[str, ...], tz: str, gap: Gap | None, fold: Fold | None) -> Cron:
     try:
-        return cron(" ".join(fields), tz=tz, seconds=True, dst=dst)
+        return cron(" ".join(fields), tz=tz, seconds=True, gap=gap, fold=fold)
     except InvalidSchedule:
         # Such as the last working day if it is a Sunday.
         reject()
@@ -71,7 +74,25 @@ crons = st.builds(
         field(0, 6, "MON-FRI", "SUN#1", "FRIL"),
     ),
     st.sampled_from(ZONES),
-    st.sampled_from(Dst),
+    st.sampled_from([None, *Gap]),
+    st.sampled_from([None, *Fold]),
+)
+rules = st.builds(
+    lambda rule, start, tz, gap, fold: rrule(rule, start=start, tz=tz, gap=gap, fold=fold),
+    st.sampled_from(
+        [
+            "FREQ=DAILY",
+            "FREQ=DAILY;INTERVAL=3;BYHOUR=1,2;BYMINUTE=0,30",
+            "FREQ=WEEKLY;INTERVAL=2;BYDAY=SU,WE",
+            "FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1",
+            "FREQ=MONTHLY;BYMONTHDAY=31",
+            "FREQ=YEARLY;BYMONTH=3,11;BYDAY=1SU,2SU",
+        ]
+    ),
+    st.sampled_from(["2023-11-05T01:30", "2020-02-29T02:30", "1999-12-31T23:59:59"]),
+    st.sampled_from(ZONES),
+    st.sampled_from([None, *Gap]),
+    st.sampled_from([None, *Fold]),
 )
 seconds = st.integers(1, 40 * 86_400)
 everies = st.builds(lambda length, shift: every(length, offset=shift), seconds, seconds)
@@ -79,8 +100,8 @@ delays = st.builds(delay, seconds)
 start_of_2024 = datetime(2024, 1, 1, tzinfo=UTC)
 instants = st.timedeltas(timedelta(0), timedelta(days=1800)).map(lambda length: start_of_2024 + length)
 ats = st.builds(at, instants)
-schedules: st.SearchStrategy[Schedule] = st.one_of(crons, everies, delays, ats)
-timetables: st.SearchStrategy[Cron | Every] = st.one_of(crons, everies)
+schedules: st.SearchStrategy[Schedule] = st.one_of(crons, rules, everies, delays, ats)
+timetables: st.SearchStrategy[Cron | Rrule | Every] = st.one_of(crons, rules, everies)
 spans = st.timedeltas(timedelta(0), timedelta(days=3))
 quick = settings(max_examples=120, deadline=None)
 
@@ -102,7 +123,7 @@ def test_the_next_occurrence_is_later_in_utc_and_on_its_own_timetable(schedule: 
 
 @quick
 @given(timetables, instants)
-def test_between_repeats_next_after(schedule: Cron | Every, a: datetime) -> None:
+def test_between_repeats_next_after(schedule: Cron | Rrule | Every, a: datetime) -> None:
     found = list(islice(schedule.between(a, a + timedelta(days=800)), 20))
     t: datetime | None = a
     for instant in found:
@@ -128,7 +149,7 @@ def test_a_count_is_the_length_of_the_list(schedule: Schedule, a: datetime, span
 @quick
 @given(timetables, instants, spans, spans)
 def test_counts_of_neighbouring_spans_add_up(
-    schedule: Cron | Every, a: datetime, one: timedelta, two: timedelta
+    schedule: Cron | Rrule | Every, a: datetime, one: timedelta, two: timedelta
 ) -> None:
     b, c = a + 60 * one, a + 60 * one + 60 * two
     assert schedule.count_between(a, b) + schedule.count_between(b, c) == schedule.count_between(a, c)
@@ -136,7 +157,9 @@ def test_counts_of_neighbouring_spans_add_up(
 
 @quick
 @given(timetables, instants, spans)
-def test_the_latest_occurrence_is_the_last_of_the_list(schedule: Cron | Every, a: datetime, span: timedelta) -> None:
+def test_the_latest_occurrence_is_the_last_of_the_list(
+    schedule: Cron | Rrule | Every, a: datetime, span: timedelta
+) -> None:
     if isinstance(schedule, Cron) and schedule.expression.startswith("*"):
         span /= 36
     found = list(schedule.between(a, a + span))
@@ -183,7 +206,9 @@ json_values = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(st.text(max_size=5), inner, max_size=2)),
     max_leaves=4,
 )
-keys = st.sampled_from(["cron", "every", "delay", "at", "tz", "seconds", "anchor", "offset", "dst", "crno"])
+keys = st.sampled_from(
+    ["cron", "every", "delay", "at", "tz", "seconds", "anchor", "offset", "gap", "fold", "rrule", "start", "crno"]
+)
 
 
 @settings(max_examples=250, deadline=None)

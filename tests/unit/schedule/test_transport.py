@@ -8,12 +8,23 @@ from datetime import UTC, datetime
 import pytest
 
 from bellringer.errors import InvalidSchedule
-from bellringer.schedule import Row, Schedule, at, cron, delay, every, from_row, parse, to_document, to_row
+from bellringer.schedule import Row, Schedule, at, cron, delay, every, from_row, parse, rrule, to_document, to_row
 
 SCHEDULES = [
     (cron("0  9 * * mon-fri", tz="Europe/Paris"), {"cron": "0 9 * * MON-FRI", "tz": "Europe/Paris"}),
     (cron("*/5 * * * * *", seconds=True), {"cron": "*/5 * * * * *", "seconds": True}),
-    (cron("@daily", dst="elapsed"), {"cron": "0 0 * * *", "dst": "elapsed"}),
+    (cron("@daily", gap="skip", fold="both"), {"cron": "0 0 * * *", "gap": "skip", "fold": "both"}),
+    (cron("@daily", gap="next", fold="first"), {"cron": "0 0 * * *"}),
+    (cron("@hourly", gap="next"), {"cron": "0 * * * *", "gap": "next"}),
+    (
+        rrule("freq=weekly;byday=fr,MO;interval=02", start="2026-01-02T09:00:00", tz="Europe/Paris", fold="second"),
+        {
+            "rrule": "FREQ=WEEKLY;INTERVAL=2;BYDAY=MO,FR",
+            "start": "2026-01-02T09:00",
+            "tz": "Europe/Paris",
+            "fold": "second",
+        },
+    ),
     (every("90m"), {"every": "1h30m"}),
     (every("15m", offset="5m"), {"every": "15m", "offset": "5m"}),
     (every("7d", anchor="2026-12-07T09:00:00Z"), {"every": "7d", "offset": "4d9h"}),
@@ -28,8 +39,8 @@ def test_a_schedule_survives_its_row_and_its_document(schedule: Schedule, docume
     assert to_document(schedule) == document
     assert parse(document) == schedule
     row = to_row(schedule)
-    assert from_row(row.kind, row.expression, row.timezone, row.anchor, row.seconds, row.dst) == schedule
-    assert [type(value) for value in astuple(row)] == [str, str, str, str, bool, str]
+    assert from_row(*astuple(row)) == schedule
+    assert [type(value) for value in astuple(row)] == [str, str, str, str, bool, str, str]
 
 
 @pytest.mark.parametrize(
@@ -50,18 +61,19 @@ def test_equal_schedules_have_equal_rows(one: Schedule, other: Schedule) -> None
 
 
 def test_what_a_kind_does_not_use_is_empty_in_its_row() -> None:
-    assert to_row(delay("10s")) == Row(kind="delay", expression="10s", timezone="", anchor="", seconds=False, dst="")
-    assert to_row(cron("0 0 * * *")).dst == "default"
+    empty = Row(kind="delay", expression="10s", timezone="", anchor="", seconds=False, dst="", calendar="")
+    assert to_row(delay("10s")) == empty
+    assert (to_row(cron("0 0 * * *")).dst, to_row(cron("0 * * * *")).dst) == ("next first", "skip both")
 
 
 def test_rows_read_again_are_the_same_object() -> None:
-    columns = ("cron", "0 9 * * *", "UTC", "", False, "default")
+    columns = ("cron", "0 9 * * *", "UTC", "", False, "next first", "")
     assert from_row(*columns) is from_row(*columns)
 
 
 def test_a_row_of_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(InvalidSchedule, match="the schedule kind 'rrule' is not known"):
-        from_row("rrule", "", "", "", seconds=False, dst="")
+    with pytest.raises(InvalidSchedule, match="the schedule kind 'moon' is not known"):
+        from_row("moon", "", "", "", seconds=False, dst="", calendar="")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +97,30 @@ def test_a_row_of_an_unknown_kind_is_refused() -> None:
         ({"cron": 5}, "cron_invalid", "/schedule/cron", "not int"),
         ({"cron": "* * * * *", "tz": "Mars"}, "timezone_unknown", "/schedule/tz", "'Mars' is not known"),
         ({"cron": "* * * * *", "seconds": 1}, "schedule_invalid", "/schedule/seconds", "neither true nor"),
-        ({"cron": "* * * * *", "dst": "odd"}, "dst_unknown", "/schedule/dst", "use one of"),
+        ({"cron": "* * * * *", "gap": "odd"}, "gap_unknown", "/schedule/gap", "use one of"),
+        ({"cron": "* * * * *", "fold": ["first"]}, "fold_unknown", "/schedule/fold", "use one of"),
+        ({"cron": "* * * * *", "seed": "x"}, "seed_invalid", "/schedule/seed", "write H in a field"),
+        ({"cron": "H * * * *", "seed": ""}, "seed_invalid", "/schedule/seed", "1 to 256"),
+        ({"cron": "* * * * *", "shift": "next"}, "schedule_invalid", "/schedule/shift", "without a calendar"),
+        ({"cron": "* * * * *", "calendar": 5}, "calendar_invalid", "/schedule/calendar", "no name"),
+        ({"cron": "* * * * *", "calendar": "de", "shift": "up"}, "shift_unknown", "/schedule/shift", "use one of"),
+        (
+            {"cron": "* * * * *", "calendar": "de", "calendar_digest": "x"},
+            "calendar_invalid",
+            "/schedule/calendar_digest",
+            "32 hex",
+        ),
+        ({"every": "5m", "calendar": "de"}, "unknown_field", "/schedule/calendar", "use cron"),
+        ({"delay": "5m", "shift": "next"}, "unknown_field", "/schedule/shift", "use cron"),
+        ({"at": "2026-12-01T09:00:00Z", "calendar": "de"}, "unknown_field", "/schedule/calendar", "use cron"),
+        ({"rrule": "FREQ=DAILY"}, "start_invalid", "/schedule/start", "needs a 'start'"),
+        (
+            {"rrule": "FREQ=DAILY", "start": "2026-01-01T00:00Z"},
+            "start_invalid",
+            "/schedule/start",
+            "without an offset",
+        ),
+        ({"rrule": "FREQ=DAYLY", "start": "2026-01-01T00:00"}, "rrule_invalid", "/schedule/rrule", "DAILY"),
         ({"every": "5"}, "duration_invalid", "/schedule/every", 'say the unit: "5s"'),
         ({"every": 0}, "duration_out_of_range", "/schedule/every", "use 1s to 366d"),
         ({"every": "5m", "offset": "x"}, "duration_invalid", "/schedule/offset", "offset 'x'"),
