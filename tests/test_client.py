@@ -57,7 +57,7 @@ async def test_every_call_of_the_async_client(client: AsyncClient) -> None:
     paused = await client.pause("a/b c", reason="why", until="1h")
     assert paused.paused is not None
     assert paused.paused.reason == "why"
-    assert (await client.resume("a/b c")).paused is None
+    assert (await client.resume("a/b c", missed="all")).job.paused is None
     run = await client.trigger("a/b c", kwargs={"x": 1})
     assert (await client.run(run.run_id)).kwargs == {"x": 1}
     assert [r.run_id for r in (await client.job_runs("a/b c")).items] == [run.run_id]

@@ -9,8 +9,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
+from bellringer.durations import format_duration
 from bellringer.errors import InvalidInput
-from bellringer.policies import Delivery, Misfire, Overlap, Retry
+from bellringer.policies import Catchup, Delivery, Limit, Misfire, Overlap, Retry, check_limit
 from bellringer.runs import Spec
 from bellringer.schedule import At, Delay, Schedule
 
@@ -22,6 +23,9 @@ RESERVED: Final = frozenset({"execute"})  # /api/v1/jobs/execute is a verb, so n
 MOST_SCHEDULES: Final = 10
 MOST_TAGS: Final = 50
 FARTHEST: Final = timedelta(days=3653)  # ten years
+OWN_KEY: Final = "job "  # begins the key of a limit that is one job's own
+LONGEST_JITTER: Final = timedelta(hours=12)
+LONGEST_LATE: Final = timedelta(days=31)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +44,12 @@ class Definition:
     retry: Retry = field(default_factory=Retry)
     delivery: Delivery = Delivery.AT_LEAST_ONCE
     misfire: Misfire = Misfire.FIRE_ONCE
-    overlap: Overlap = Overlap.ALLOW
+    catchup: Catchup = field(default_factory=Catchup)
+    overlap: Overlap = Overlap.SKIP
+    max_concurrency: int | None = None
+    limit: Limit | None = None
+    jitter: timedelta | None = None
+    late_after: timedelta | None = None
     starts_at: datetime | None = None
     ends_at: datetime | None = None
     enabled: bool = True
@@ -59,6 +68,13 @@ class Definition:
                 code="limit",
             )
         _check_schedules(self.schedules, known, now)
+        if self.max_concurrency is not None:
+            check_limit(self.max_concurrency, "max_concurrency")
+        if self.limit is not None and self.limit.key.startswith(OWN_KEY):
+            message = f"concurrency_key must not begin with {OWN_KEY!r}"
+            raise InvalidInput(message, pointer="/concurrency_key", code="name_reserved")
+        _check_length(self.jitter, LONGEST_JITTER, "jitter")
+        _check_length(self.late_after, LONGEST_LATE, "late_after")
         if self.starts_at and self.ends_at and self.ends_at < self.starts_at:
             raise InvalidInput("ends_at is before starts_at", pointer="/ends_at", code="limit")
         if len(self.tags) > MOST_TAGS:
@@ -94,6 +110,12 @@ class Definition:
             retry=self.retry.to_document(),
             delivery=self.delivery,
         )
+
+
+def _check_length(length: timedelta | None, most: timedelta, what: str) -> None:
+    if length is not None and not timedelta(0) < length <= most:
+        hint = f"give more than 0s and at most {format_duration(most)}"
+        raise InvalidInput(f"{what} is {format_duration(length)}", hint=hint, pointer=f"/{what}", code="limit")
 
 
 def _check_schedules(schedules: tuple[Schedule, ...], known: Collection[Schedule], now: datetime) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -14,18 +15,37 @@ from bellringer.errors import InvalidInput
 
 MOST_ATTEMPTS: Final = 1000
 LONGEST_DELAY: Final = timedelta(days=30)
+MOST_CATCHUP: Final = 100_000
+LONGEST_WINDOW: Final = timedelta(days=3653)
+FASTEST_RATE: Final = 60_000
+LONGEST_KEY: Final = 200
+MOST_AT_ONCE: Final = 10_000
 
 
 class Misfire(StrEnum):
     """What becomes of occurrences that nobody ticked in time."""
 
-    FIRE_ONCE = "fire_once"
+    FIRE_ONCE = "fire_once"  # the latest of them runs, late
+    SKIP = "skip"
+    FIRE_ALL = "fire_all"  # all of them run, behind live work, within the bounds of Catchup
 
 
 class Overlap(StrEnum):
-    """What becomes of an occurrence whose predecessor is unfinished."""
+    """What becomes of an occurrence whose predecessor is unfinished when its time comes."""
 
+    SKIP = "skip"
     ALLOW = "allow"
+    QUEUE = "queue"  # it waits for its turn
+    COLLAPSE = "collapse"  # one waits, and stands for all that come meanwhile
+    REPLACE = "replace"  # the predecessor is cancelled
+
+
+class Missed(StrEnum):
+    """What becomes, when a job is resumed, of what it missed while it was paused."""
+
+    SKIP = "skip"
+    LATEST = "latest"
+    ALL = "all"
 
 
 class Delivery(StrEnum):
@@ -33,6 +53,69 @@ class Delivery(StrEnum):
 
     AT_LEAST_ONCE = "at_least_once"
     AT_MOST_ONCE = "at_most_once"
+
+
+@dataclass(frozen=True, slots=True)
+class Catchup:
+    """How much of what it missed a job with `fire_all` runs: the latest `most`, none older than `window`.
+
+    `rate` bounds how many a minute are started.
+    """
+
+    most: int = 100
+    window: timedelta = timedelta(days=7)
+    rate: float | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.most, bool) or not isinstance(self.most, int) or not 1 <= self.most <= MOST_CATCHUP:
+            message = f"max_catchup must be a whole number from 1 to {MOST_CATCHUP}, not {self.most!r}"
+            raise InvalidInput(message, pointer="/max_catchup", code="limit")
+        if not timedelta(0) < self.window <= LONGEST_WINDOW:
+            message = f"catchup_window must be up to {format_duration(LONGEST_WINDOW)}"
+            raise InvalidInput(message, pointer="/catchup_window", code="limit")
+        if self.rate is not None and not 0 < self.rate <= FASTEST_RATE:
+            message = f"catchup_rate must be a number of runs a minute, up to {FASTEST_RATE}"
+            raise InvalidInput(message, pointer="/catchup_rate", code="limit")
+
+    def to_document(self) -> dict[str, Any]:
+        """What is stored; lengths in seconds, because the database reads them."""
+        return {"most": self.most, "window": self.window.total_seconds(), "rate": self.rate}
+
+    @classmethod
+    def parse(cls, document: Mapping[str, Any]) -> Catchup:
+        """Read what `to_document` wrote."""
+        if not document:
+            return cls()
+        return cls(document["most"], timedelta(seconds=document["window"]), document["rate"])
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A key that runs of several jobs may share; at most so many of them are under way at once."""
+
+    key: str
+    most: int = 1
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.key, str) or not 0 < len(self.key) <= LONGEST_KEY or not self.key.isprintable():
+            message = f"concurrency_key must have 1 to {LONGEST_KEY} visible characters"
+            raise InvalidInput(message, pointer="/concurrency_key", code="limit")
+        check_limit(self.most, "concurrency_limit")
+
+
+def jitter_by(seed: str, jitter: timedelta | None) -> timedelta:
+    """By how much a job's runs start after their time: the same for the job always, spread evenly over jobs."""
+    if jitter is None:
+        return timedelta(0)
+    chance = int.from_bytes(hashlib.sha256(f"jitter {seed}".encode()).digest()[:8]) / 2**64
+    return timedelta(milliseconds=int(jitter / timedelta(milliseconds=1) * chance))
+
+
+def check_limit(number: object, what: str) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST_AT_ONCE:
+        message = f"{what} must be a whole number from 1 to {MOST_AT_ONCE}, not {number!r}"
+        raise InvalidInput(message, pointer=f"/{what}", code="limit")
+    return number
 
 
 @dataclass(frozen=True, slots=True)

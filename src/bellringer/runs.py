@@ -64,6 +64,7 @@ class Event(StrEnum):
     FAILED = "failed"
     EXHAUSTED = "exhausted"
     CANCELLED = "cancelled"
+    SKIPPED = "skipped"
     REDRIVEN = "redriven"
 
 
@@ -73,6 +74,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = {
     (State.QUEUED, Event.CANCELLED): State.CANCELLED,
     (State.BLOCKED, Event.FREED): State.QUEUED,
     (State.BLOCKED, Event.CANCELLED): State.CANCELLED,
+    (State.BLOCKED, Event.SKIPPED): State.SKIPPED,
     (State.RUNNING, Event.SUCCEEDED): State.SUCCEEDED,
     (State.RUNNING, Event.FAILED): State.RETRYING,
     (State.RUNNING, Event.EXHAUSTED): State.DEAD,

@@ -41,6 +41,10 @@ TAKEOVERS = Counter("bellringer_lease_takeovers_total", "Shard leases taken")
 LOST_LEASES = Counter("bellringer_leases_lost_total", "Shard leases lost otherwise than by letting go")
 RENEWAL_FAILURES = Counter("bellringer_lease_renewal_failures_total", "Renewals that failed or came too late")
 REAPED = Counter("bellringer_reaped_total", "Attempts settled as lost")
+LATE = Counter("bellringer_late_total", "Runs that were late to start; unborn: before they were even born", ["kind"])
+SLOW = Counter("bellringer_slow_total", "Runs that took far longer than is usual for their job")
+OUTGROWN = Counter("bellringer_outgrown_total", "Jobs that usually take longer than their interval, once a day each")
+TZ_MOVES = Counter("bellringer_tz_moves_total", "Hands that new rules of the time zones have moved")
 ERRORS = Counter("bellringer_step_errors_total", "Passes that failed", ["step"])
 
 _LIVE = {"multiprocess_mode": "livemostrecent"}
@@ -54,6 +58,9 @@ HEARTBEAT_AGE = Gauge("bellringer_heartbeat_age_seconds", "Oldest heartbeat of a
 SATURATION = Gauge("bellringer_pool_saturation", "Busy slots of all slots", ["pool"], **_LIVE)  # type: ignore[arg-type]
 CLOCK_SKEW = Gauge(
     "bellringer_clock_skew_seconds", "This host ahead of the database", multiprocess_mode="livemostrecent"
+)
+TZ_BEHIND = Gauge(
+    "bellringer_tz_behind", "Whether this process has old rules of the time zones", multiprocess_mode="livemax"
 )
 DB_CONNECTIONS = Gauge(
     "bellringer_db_connections", "Connections of this process", ["state"], multiprocess_mode="livesum"

@@ -49,7 +49,7 @@ async def test_a_job_is_accepted_and_can_be_read_back(api: httpx2.AsyncClient) -
         "timeout": "1h30m",
         "heartbeat": "1m30s",
         "misfire": "fire_once",
-        "overlap": "allow",
+        "overlap": "skip",
         "starts_at": "2025-12-31T23:00:00Z",
         "ends_at": "2035-01-01T00:00:00Z",
         "enabled": True,
@@ -165,8 +165,9 @@ async def test_pause_and_resume(api: httpx2.AsyncClient, store: Store) -> None:
     assert document["next_at"] is None
     held = (await api.post(f"{path}/run")).json()
     resumed = await api.post(f"{path}/resume")
-    assert (resumed.status_code, resumed.json()["paused"]) == (200, None)
-    assert resumed.json()["next_at"] == job["next_at"]
+    assert (resumed.status_code, resumed.json()["job"]["paused"]) == (200, None)
+    assert (resumed.json()["missed"], resumed.json()["what"]) == (0, "skip")
+    assert resumed.json()["job"]["next_at"] == job["next_at"]
     assert held["state"] == "queued"
     for until in ("2001-01-01T00:00:00Z", "0s", "x", -1, "2030-01-01", "9999d"):
         assert (await api.post(f"{path}/pause", json={"until": until})).status_code == 422

@@ -20,6 +20,7 @@ from bellringer.lifecycle import send as sending
 from bellringer.lifecycle import tick as ticking
 from bellringer.lifecycle.claim import Seat, Turn
 from bellringer.lifecycle.tick import Pace, Ticked
+from bellringer.policies import Missed, Overlap
 from bellringer.runs import Ending, Outcome, RunKey, State
 from bellringer.schedule import Schedule
 from bellringer.store import cohorts, jobs, queue, runs, workers
@@ -83,7 +84,7 @@ class Bench:
 
     @staticmethod
     def definition(name: str = "job", *schedules: Schedule, **more: Any) -> Definition:
-        return Definition(name=name, schedules=schedules, **{"task": "greet", **more})
+        return Definition(name=name, schedules=schedules, **{"task": "greet", "overlap": Overlap.ALLOW, **more})
 
     async def job(self, name: str = "job", *schedules: Schedule, **more: Any) -> UUID:
         return (await self.register(self.definition(name, *schedules, **more)))[0].job_id
@@ -104,8 +105,9 @@ class Bench:
     async def pause(self, job_id: UUID) -> int:
         return await control.pause(self.store, job_id, tenant_id=self.tenant, who="me")
 
-    async def resume(self, job_id: UUID) -> int:
-        return await register.resume(self.store, self.names, job_id, tenant_id=self.tenant, who="me")
+    async def resume(self, job_id: UUID, missed: Missed = Missed.SKIP) -> int:
+        resumed = await register.resume(self.store, self.names, job_id, tenant_id=self.tenant, who="me", missed=missed)
+        return resumed.revision
 
     async def retire(self, job_id: UUID) -> None:
         await control.retire(self.store, job_id, tenant_id=self.tenant, who="me")

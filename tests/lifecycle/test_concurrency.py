@@ -107,7 +107,10 @@ async def test_the_checker_of_these_tests_sees_what_is_missing_and_what_is_too_m
     assert await bench.verify(bench.after(5)) == [f"{job}: 2.0 missed"]
     await bench.sql("update runs set scheduled_for = $1 where scheduled_for = $2", bench.after(2), bench.after(3))
     await bench.sql(
-        "insert into gaps values ($1, $2, $3, 1, 'misfire', null, $3)", job, bench.after(3), bench.after(4.5)
+        "insert into gaps (job_id, from_at, to_at, reason, recorded_at) values ($1, $2, $3, 'misfire', $3)",
+        job,
+        bench.after(3),
+        bench.after(4.5),
     )
     assert await bench.verify(bench.after(5)) == [f"{job}: 4.0 run and gap"]
     await bench.sql("update runs set scheduled_for = $1 where scheduled_for = $2", bench.after(4.2), bench.after(4))

@@ -159,8 +159,9 @@ async def test_the_report_of_another_worker_or_another_attempt_counts_for_nothin
 async def test_a_batch_of_many_endings_is_settled_in_one_call(bench: Bench) -> None:
     job = await bench.job("job", retry=Retry(delays=["1s", "10m"]))
     await bench.sql(
-        "insert into runs select job_id, bellringer.now(), n, bellringer.now(), 0, 1, task_id, 1, shard,"
-        " pool_id, priority, 'manual', 'queued', null, null from jobs, generate_series(1, 2000) n"
+        "insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, revision, shard,"
+        " pool_id, priority, cause, born_as) select job_id, bellringer.now(), n, bellringer.now(), 0, 1, task_id, 1,"
+        " shard, pool_id, priority, 'manual', 'queued' from jobs, generate_series(1, 2000) n"
     )
     await bench.sql(
         "insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, revision, shard,"

@@ -60,7 +60,7 @@ async def test_nothing_fires_before_its_time_by_the_databases_clock(bench: Bench
     [hand] = await bench.hands(bench.after(10))
     await bench.set_clock(bench.after(9.999999))
     move = Move(hand, bench.after(20))
-    fired = await cohorts.tick(bench.store, await bench.hold(), [move], timedelta(0), 100)
+    fired = await cohorts.tick(bench.store, await bench.hold(), [move], Pace(lead=timedelta(0), most=100), None)
     assert (fired.fired, fired.moved) == (0, 0)
     assert await bench.fired(job) == []
 
@@ -160,7 +160,7 @@ async def test_a_hand_that_moved_meanwhile_is_not_moved_again(bench: Bench) -> N
     [stale] = await bench.hands(bench.after(10))
     await bench.set_clock(bench.after(20))
     await bench.tick_all()
-    fired = await cohorts.tick(bench.store, bench.holding, [Move(stale, bench.after(15))], timedelta(seconds=1), 100)
+    fired = await cohorts.tick(bench.store, bench.holding, [Move(stale, bench.after(15))], Pace(most=100), None)
     assert (fired.fired, fired.moved) == (0, 0)
     [hand] = await bench.hands(bench.after(60))
     assert hand.next_at == bench.after(30)

@@ -89,7 +89,7 @@ def test_options_of_a_task_become_those_of_its_jobs(app: App) -> None:
     assert (definition.pool, definition.priority, definition.timeout) == ("io", 3, timedelta(minutes=10))
     assert (definition.retry, definition.delivery) == (Retry(5), Delivery.AT_MOST_ONCE)
     assert definition.tags == ("disk", "night")
-    assert (definition.misfire, definition.overlap) == (Misfire.FIRE_ONCE, Overlap.ALLOW)
+    assert (definition.misfire, definition.overlap) == (Misfire.FIRE_ONCE, Overlap.SKIP)
     assert (list(definition.args), definition.owner) == ([7], "code")
 
 
@@ -160,7 +160,7 @@ def test_a_one_shot_in_the_past_is_no_mistake_of_the_code_that_still_names_it(ap
     ("options", "said"),
     [
         ({"misfire": "run_once"}, r"misfire cannot be 'run_once'; did you mean 'fire_once'\?"),
-        ({"overlap": "skip"}, r"overlap cannot be 'skip'; choose from allow"),
+        ({"overlap": "skp"}, r"overlap cannot be 'skp'; did you mean 'skip'\?"),
         ({"mis_fire": "fire_once"}, r"@app.schedule has no option 'mis_fire'; did you mean 'misfire'\?"),
         ({"starts_at": "2026-01-01T00:00:00"}, r"starts_at .* has no offset"),
         ({"name": ""}, r"name is empty"),

@@ -53,6 +53,6 @@ def only_for_the_type_checker() -> None:
     add.send(1, c=2)  # type: ignore[call-arg]
     charge.send()  # type: ignore[call-arg]
     charge.options(priority=1).send("7")  # type: ignore[arg-type]
-    add.options(prio=1)  # type: ignore[arg-type]
+    add.options(prio=1)  # type: ignore[call-arg]
     app.task(prio=1)  # type: ignore[call-overload]
     app.schedule("0 3 * * *")  # type: ignore[arg-type]

@@ -19,15 +19,17 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
+from bellringer.schedule.instants import EPOCH
 from bellringer.store.pool import SETTINGS
 from bellringer.store.queries import load
 from bellringer.testing.server import TestServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-HOT = ("jobs", "members", "cohorts", "queue", "timers", "dead_letters", "send_keys", "gaps")
+HOT = ("jobs", "members", "cohorts", "queue", "timers", "dead_letters", "send_keys", "gaps", "backfills", "events")
 MANY, SOME = 200_000, 40_000
 FEW = 1_000  # rows of a small table
+LINE = 2_000  # runs of one job that wait
 NOW = datetime.combine(datetime.now(UTC).date(), datetime.min.time(), UTC) + timedelta(days=1, hours=12)
 TOMORROW = NOW + timedelta(days=1)
 LATE = NOW - timedelta(hours=1)
@@ -38,11 +40,16 @@ REPEATED = 6  # after five executions a plan may become one for all arguments
 NAMES = """
 insert into tasks (name) values ('greet'), ('other');
 insert into tenants (name) select 't' || n from generate_series(1, 9) n;
-insert into schedules (kind, expression, timezone, anchor, seconds, dst)
-  select 'every', n || 's', '', '', false, '' from generate_series(1, 100) n;
+insert into schedules (kind, expression, timezone, anchor, seconds, dst, calendar)
+  select 'every', n || 's', '', '', false, '', '' from generate_series(1, 110) n;
 insert into workers (name, host, pid, version, pools, task_ids, state, started_at, seen_at)
   select 'w', 'h', 1, '', '{"short": 1}', array[1], case when n > 18 then 'lost' else 'live' end, now(), now()
   from generate_series(1, 20) n;
+insert into workers (name, host, pid, version, pools, task_ids, started_at, seen_at)
+  values ('busy', 'h', 1, '', '{"long": 1}', array[1], now(), now());
+insert into pools (name) values ('narrow');
+insert into limits (tenant_id, key, most)
+  select 1, 'key ' || n, case when n < 10 then 1 else 50 end from generate_series(1, 300) n;
 """
 FILL = f"""
 set local synchronous_commit = off;
@@ -51,7 +58,9 @@ insert into jobs (job_id, tenant_id, shard, name, task_id, spec, schedule_ids, p
   select md5('job' || n)::uuid, 1 + n % 10, n % 64, 'job ' || n, 1, '{{}}', array[1 + n / 64 % 100], 1, 5, 'fire_once',
          'allow', '{NOW}', '{NOW}', case when n % 1000 = 0 then interval '1 hour' end
   from generate_series(1, {MANY}) n;
-insert into members select shard, schedule_ids[1], job_id, tenant_id, 1, 1, 1, 5, 0, 0, '{NOW}', null from jobs;
+insert into members (shard, schedule_id, job_id, tenant_id, task_id, revision, pool_id, priority, misfire, overlap,
+                     active_since)
+  select shard, schedule_ids[1], job_id, tenant_id, 1, 1, 1, 5, ascii(right(job_id::text, 1)) % 3, 0, '{NOW}' from jobs;
 insert into cohorts (shard, schedule_id, next_at) select shard, schedule_id, '{TOMORROW}' from members group by 1, 2;
 update cohorts set next_at = '{LATE}' where schedule_id = 100;
 insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, shard, pool_id, priority, attempt,
@@ -72,6 +81,51 @@ insert into dead_letters (job_id, scheduled_for, slot, tenant_id, task_id, attem
   select job_id, scheduled_for, slot, tenant_id, 1, 3, '{NOW}', 'dead', 'mark' from runs;
 insert into send_keys (tenant_id, task_id, key, job_id, scheduled_for, slot, expires_at)
   select tenant_id, 1, job_id, job_id, scheduled_for, 0, scheduled_for from runs;
+"""
+# Work that is held, in a pool of its own: jobs that do not overlap, with a run under way; behind it one that waits, one
+# whose time has not come, or, of the first twenty, one to decide on; runs that a freeze holds; keys with a long line,
+# nine of them at their limit; a line of a job that is at its own limit, within a key that is not; and backfills.
+RUN = "job_id, scheduled_for, slot, available_at, tenant_id, task_id, shard, pool_id, priority, cause, blocked"
+HELD = f"""
+create temporary table overs on commit drop as
+  select md5('over' || n)::uuid as job_id, n, 1 + n % 10 as tenant_id, n % 64 as shard, 1 + n % 4 as overlap,
+         n <= 20 as undecided, n % 2 = 0 as due
+  from generate_series(1, {SOME}) n;
+insert into jobs (job_id, tenant_id, shard, name, task_id, spec, schedule_ids, pool_id, priority, misfire, overlap,
+                  created_at, updated_at)
+  select job_id, tenant_id, shard, 'over ' || n, 1, '{{}}', array[101], 2, 5, 'skip',
+         (array['skip', 'queue', 'collapse', 'replace'])[overlap], '{NOW}', '{NOW}' from overs;
+insert into members (shard, schedule_id, job_id, tenant_id, task_id, revision, pool_id, priority, misfire, overlap,
+                     active_since)
+  select shard, 101, job_id, tenant_id, 1, 1, 2, 5, 1, overlap, '{NOW}' from overs;
+insert into cohorts (shard, schedule_id, next_at) select shard, 101, '{TOMORROW}' from overs group by 1;
+insert into queue ({RUN}, attempt, worker_id, claimed_at)
+  select job_id, '{NOW}', 0, '{NOW}', tenant_id, 1, shard, 2, 5, 'schedule', 0, 1, 21, '{NOW}' from overs;
+insert into queue ({RUN})
+  select job_id, timestamptz '{NOW}' + interval '1 s', 0,
+         case when undecided or due then timestamptz '{NOW}' else '{TOMORROW}' end,
+         tenant_id, 1, shard, 2, 5, 'schedule', case when undecided or not due then 18 else 2 end from overs;
+insert into queue ({RUN})
+  select md5('frozen' || n)::uuid, '{NOW}', 0, '{NOW}', 1 + n % 2, 1, n % 64, 2, 5, 'schedule', 8
+  from generate_series(1, {SOME}) n;
+insert into freezes (tenant_id, name, from_at, to_at, policy, made_by, made_at)
+  select n, 'freeze', '{NOW}', timestamptz '{TOMORROW}' + interval '1 s', 'defer', 'me', '{NOW}'
+  from generate_series(1, 2) n;
+insert into queue ({RUN}, key_id, worker_id, attempt)
+  select md5('limited' || n)::uuid, '{NOW}', 0, '{NOW}', 1, 1, n % 64, 2, 5, 'schedule', 32,
+         1 + n % 9, case when n <= 9 then 21 end, (n <= 9)::int from generate_series(1, {SOME}) n;
+insert into queue ({RUN}, key_id)
+  select md5('open' || n)::uuid, '{NOW}', 0, '{NOW}', 1, 1, n % 64, 2, 5, 'schedule', 32, 10 + n % 290
+  from generate_series(1, 5000) n;
+insert into queue ({RUN}, key_id, cap, worker_id, attempt)
+  select md5('capped')::uuid, timestamptz '{NOW}' + n * interval '1 ms', 0, '{NOW}', 1, 1, 0, 3, 9, 'schedule', 32,
+         300, 1, case when n = 1 then 21 end, (n = 1)::int from generate_series(1, {LINE}) n;
+insert into queue ({RUN}, key_id)
+  select md5('behind it' || n)::uuid, '{NOW}', 0, '{NOW}', 1, 1, 0, 3, 5, 'schedule', 32, 300
+  from generate_series(1, 10) n;
+insert into queue ({RUN})
+  select md5('back' || n)::uuid, '{NOW}', 1, '{NOW}', 1 + n % 10, 1, n % 64, 2, -5, 'backfill', 0
+  from generate_series(1, {SOME}) n;
 """
 
 
@@ -100,8 +154,10 @@ class Client:
             before = await self._counters() if last else {}
             transaction = self.connection.transaction()
             await transaction.start()
-            await self.connection.fetch(query, *arguments)
-            await transaction.rollback()
+            try:
+                await self.connection.fetch(query, *arguments)
+            finally:
+                await transaction.rollback()
         after = await self._counters()
         for (kind, name), value in after.items():
             read = value - before.get((kind, name), 0)
@@ -140,6 +196,7 @@ class Database:
         if not self.filled:
             async with self.seasoned.connection.transaction():
                 await self.seasoned.connection.execute(FILL)
+                await self.seasoned.connection.execute(HELD)
             self.filled = True
 
 
@@ -175,12 +232,20 @@ ENDED = sorted(job(n) for n in range(100, 2100, 100))
 TWENTY = len(ENDED)
 
 
-def settled(ends: str | None) -> list[Any]:
+def over(number: int) -> UUID:
+    """The id of a job that does not overlap."""
+    return UUID(md5(f"over{number}".encode()).hexdigest())
+
+
+OVER = sorted(over(n) for n in range(1, 21))  # what waits behind these is to be decided on
+
+
+def settled(ends: str | None, jobs: Sequence[UUID] = ENDED, worker: int = 2) -> list[Any]:
     waits = [0.0] * 10 + [99.0] * 10
     nothing: list[None] = [None] * TWENTY
     return [
-        2, ENDED, [NOW] * TWENTY, [0] * TWENTY, [1] * TWENTY, ["ok"] * TWENTY, [ends] * TWENTY, waits, [True] * TWENTY,
-        [0.1] * TWENTY, [0.0] * TWENTY, nothing, nothing, nothing, nothing,
+        worker, jobs, [NOW] * TWENTY, [0] * TWENTY, [1] * TWENTY, ["ok"] * TWENTY, [ends] * TWENTY, waits,
+        [True] * TWENTY, [0.1] * TWENTY, [0.0] * TWENTY, nothing, nothing, nothing, nothing,
     ]  # fmt: skip
 
 
@@ -188,18 +253,20 @@ def registered(number: int, expected: int) -> list[Any]:
     document = {
         "job_id": str(job(number)), "tenant_id": 1 + number % 10, "shard": number % 64, "name": f"new {number}",
         "task_id": 1, "spec": {}, "schedules": [], "schedule_ids": [1], "pool_id": 1, "priority": 5,
-        "misfire": "fire_once", "overlap": "allow", "enabled": True, "owner": "me", "tags": [], "expected": expected,
+        "misfire": "fire_once", "overlap": "skip", "enabled": True, "owner": "me", "tags": [], "expected": expected,
+        "catchup": {}, "jitter_by": 0,
     }  # fmt: skip
     soon = [NOW + timedelta(seconds=s) for s in range(1, 13)]
-    return [json.dumps([document]), NOW, "me", [1], [soon[0]], [1] * 12, soon]
+    return [json.dumps([document]), NOW, "me", [1], [soon[0]], [1] * 12, soon, None]
 
 
-def struck(shards: int, schedules: int, most: int, *, careful: bool = False) -> list[Any]:
+def struck(shards: int, schedules: int, most: int, *, careful: bool = False, first: int = 1) -> list[Any]:
     count = shards * schedules
     held = list(range(shards))
     return [
-        HOLDER, held, [1] * shards, held * schedules, sorted([*range(1, schedules + 1)] * shards), [TOMORROW] * count,
-        [TOMORROW + timedelta(days=1)] * count, timedelta(days=2), most, careful,
+        HOLDER, held, [1] * shards, held * schedules, sorted([*range(first, first + schedules)] * shards),
+        [TOMORROW] * count, [TOMORROW + timedelta(days=1)] * count, timedelta(days=2), timedelta(minutes=1), most,
+        None, careful,
     ]  # fmt: skip
 
 
@@ -222,8 +289,43 @@ CASES: dict[str, tuple[str, list[Any], set[str], int]] = {
         500,
     ),
     "ring": (of_cohorts.ring, [HOLDER, ALL, [1] * 64, timedelta(0), 100], {"timers_due", "jobs_pkey"}, 1000),
-    "claim": (of_queue.claim, [1, 1, [1, 2], 100, 100, -1], {"queue_ready", "jobs_pkey"}, 1000),
-    "claim in turn": (of_queue.claim, [1, 1, [1, 2], 100, 10, 5], {"queue_ready", "jobs_pkey"}, 1000),
+    "tick of jobs that do not overlap": (  # 2 shards of 625 members, each with runs of its own in the queue
+        of_cohorts.tick,
+        struck(2, 1, 8000, first=101),
+        {"cohorts_pkey", "members_pkey", "queue_pkey"},
+        8000,
+    ),
+    "tick of jobs that do not overlap, in a chunk": (
+        of_cohorts.tick,
+        struck(1, 1, 10, first=101),
+        {"cohorts_pkey", "members_pkey", "queue_pkey"},
+        150,
+    ),
+    "decide": (of_queue.decide, [1000], {"queue_blocked", "queue_pkey"}, 1000),
+    "free": ("select free($1, $1)", [OVER], {"queue_pkey"}, 500),
+    "free orphans": (of_queue.free_orphans, [EPOCH, UUID(int=0), 100], {"queue_waiting"}, 3000),
+    "free orphans further on": (of_queue.free_orphans, [NOW, over(7), 100], {"queue_waiting"}, 3000),
+    "thaw while all is frozen": (of_queue.thaw, [1000], {"queue_blocked"}, 3000),
+    "held by": ("select held_by($1, 8, 1::smallint, null, $2, 1)", [over(7), NOW], {"queue_pkey"}, 50),
+    "claim": (of_queue.claim, [1, 1, [1, 2], 100, 100, -1, 100], {"queue_ready", "jobs_pkey"}, 1000),
+    "claim in turn": (of_queue.claim, [1, 1, [1, 2], 100, 10, 5, 100], {"queue_ready", "jobs_pkey"}, 1000),
+    "claim what is limited": ("select claim_limited(1, 2::smallint, array[1], 100, 0)", [], {"queue_limited"}, 3000),
+    "claim past a job at its own limit": (of_queue.claim, [1, 3, [1, 2], 10, 10, -1, 10], {"queue_limited"}, 5000),
+    "claim what is behind": (of_queue.claim, [1, 2, [1, 2], 100, 100, -1, 10], {"jobs_pkey"}, 3000),
+    "claim what is behind, in turn": (of_queue.claim, [1, 2, [1, 2], 100, 100, 5, 10], {"jobs_pkey"}, 3000),
+    "settle what others wait for": (
+        of_queue.settle,
+        settled("succeeded", OVER, 21),
+        {"queue_pkey", "jobs_pkey"},
+        600,
+    ),
+    "cancel what others wait for": (of_runs.cancel, [over(7), NOW, 0, 8, "no"], {"queue_pkey"}, 100),
+    "pause a job of a large cohort": (
+        of_jobs.pause,
+        [over(7), 8, "me", None, None],
+        {"jobs_pkey", "members_pkey", "queue_pkey"},
+        500,
+    ),
     "settle": (of_queue.settle, settled("succeeded"), {"queue_pkey"}, 200),
     "settle for another attempt": (of_queue.settle, settled(None), {"queue_pkey", "jobs_pkey"}, 500),
     "give back": (
@@ -253,7 +355,7 @@ CASES: dict[str, tuple[str, list[Any], set[str], int]] = {
     "indebted": (of_workers.indebted, [], {"queue_held"}, 5000),
     "lapsed": (of_jobs.lapsed, [100], {"jobs_paused_until"}, 100),
     "find": (of_jobs.find, [8, "JOB 77"], {"jobs_name"}, 100),
-    "get a job": (of_jobs.get, [job(77), 8], set(), 1000),
+    "get a job": (of_jobs.get, [[job(77)], 8], set(), 1000),
     "get a run": (of_runs.get, [job(77), NOW, 0, 8], {f"runs_{DAY}_pkey"}, 100),
     "attempts": (of_runs.attempts, [job(77), NOW, 0], {f"attempts_{DAY}_pkey"}, 100),
     "runs of a job": (of_runs.of_job, [job(77), 8, None, None, 10], {f"runs_{DAY}_pkey"}, 1000),

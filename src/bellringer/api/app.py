@@ -17,7 +17,22 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uuid_utils.compat import uuid7
 
-from bellringer.api import bodies, cluster, explain, health, jobs, letters, metrics, problems, runs
+from bellringer.api import (
+    backfills,
+    bodies,
+    calendars,
+    cluster,
+    events,
+    explain,
+    forecast,
+    freezes,
+    health,
+    jobs,
+    letters,
+    metrics,
+    problems,
+    runs,
+)
 from bellringer.api.calls import PATIENCE, Call, Handler, Service, reply
 from bellringer.api.problems import Refused
 from bellringer.clock import Clock
@@ -42,6 +57,7 @@ ROUTES: Final[Mapping[str, Mapping[str, Handler]]] = {
     f"{PREFIX}/jobs/{{id}}/run": {"POST": jobs.trigger},
     f"{PREFIX}/jobs/{{id}}/runs": {"GET": runs.of_job},
     f"{PREFIX}/jobs/{{id}}/why": {"GET": explain.why},
+    f"{PREFIX}/jobs/{{id}}/baseline": {"GET": events.baseline},
     f"{PREFIX}/runs": {"GET": runs.listing},
     f"{PREFIX}/runs/{{id}}": {"GET": runs.get},
     f"{PREFIX}/runs/{{id}}/cancel": {"POST": runs.cancel},
@@ -51,8 +67,20 @@ ROUTES: Final[Mapping[str, Mapping[str, Handler]]] = {
     f"{PREFIX}/dead-letters": {"GET": letters.listing},
     f"{PREFIX}/dead-letters/redrive": {"POST": letters.redrive},
     f"{PREFIX}/dead-letters/discard": {"POST": letters.discard},
+    f"{PREFIX}/events": {"GET": events.listing},
+    f"{PREFIX}/backfills": {"GET": backfills.listing, "POST": backfills.create},
+    f"{PREFIX}/backfills/{{id}}": {"GET": backfills.get},
+    f"{PREFIX}/backfills/{{id}}/pause": {"POST": backfills.pause},
+    f"{PREFIX}/backfills/{{id}}/resume": {"POST": backfills.resume},
+    f"{PREFIX}/backfills/{{id}}/cancel": {"POST": backfills.cancel},
+    f"{PREFIX}/calendars": {"GET": calendars.listing},
+    f"{PREFIX}/calendars/{{name}}": {"GET": calendars.get, "PUT": calendars.put, "DELETE": calendars.delete},
+    f"{PREFIX}/freezes": {"GET": freezes.listing, "POST": freezes.create},
+    f"{PREFIX}/freezes/{{id}}": {"GET": freezes.get, "PATCH": freezes.amend, "DELETE": freezes.lift},
     f"{PREFIX}/workers": {"GET": cluster.list_workers},
     f"{PREFIX}/cluster": {"GET": cluster.get_cluster},
+    f"{PREFIX}/cluster/tz-moves": {"GET": events.tz_moves},
+    f"{PREFIX}/forecast": {"GET": forecast.get},
     f"{PREFIX}/schedules/preview": {"POST": cluster.preview_schedule},
     f"{PREFIX}/version": {"GET": cluster.get_version},
     "/healthz": {"GET": health.healthz},

@@ -9,10 +9,11 @@ from starlette.responses import Response
 from bellringer.api import documents
 from bellringer.api.calls import Call, reply
 from bellringer.errors import InvalidInput
-from bellringer.schedule import parse, preview, to_document
+from bellringer.jobs import check_name
+from bellringer.schedule import Schedule, outlook, parse, preview, resolved, seeded, to_document
 from bellringer.schedule.instants import read_instant
-from bellringer.store import leases, migrate, workers
-from bellringer.wire import Cluster, Occurrence, Preview, PreviewRequest, Schema, Shards, Version, Workers
+from bellringer.store import calendars, leases, migrate, workers
+from bellringer.wire import Cluster, Occurrence, Preview, PreviewRequest, Remark, Schema, Shards, Version, Workers
 
 FARTHEST_LOOK: Final = range(1, 101)
 
@@ -46,12 +47,23 @@ async def get_version(call: Call) -> Response:
     return reply(Version(version=call.service.version))
 
 
+async def _resolved(call: Call, schedule: Schedule) -> Schedule:
+    """With the days off that it names, as they are now."""
+    try:
+        return resolved(schedule, await calendars.current(call.store, await call.tenant_id(), [schedule]))
+    except InvalidInput as error:
+        error.pointer = f"/schedule{error.pointer}"
+        raise
+
+
 async def preview_schedule(call: Call) -> Response:
     """What a schedule means, and when it fires next; nothing is stored."""
     request = await call.body(PreviewRequest)
     if request.n not in FARTHEST_LOOK:
         raise InvalidInput(f"n must be from {FARTHEST_LOOK[0]} to {FARTHEST_LOOK[-1]}", pointer="/n", code="limit")
-    schedule = parse(request.schedule)
+    schedule = await _resolved(call, parse(request.schedule))
+    if request.job is not None:
+        schedule = seeded(schedule, f"{await call.tenant_id()}:{check_name(request.job, pointer='/job')}")
     if request.after is None:
         after = await call.store.now()
     else:
@@ -59,4 +71,13 @@ async def preview_schedule(call: Call) -> Response:
     fires = [
         Occurrence(at=fire.at, local=fire.local, flags=list(fire.flags)) for fire in preview(schedule, after, request.n)
     ]
-    return reply(Preview(schedule=to_document(schedule), description=schedule.describe(), fires=fires))
+    ahead = outlook(schedule, after)
+    return reply(
+        Preview(
+            schedule=to_document(schedule),
+            description=schedule.describe(),
+            fires=fires,
+            fires_per_day=ahead.fires_per_day,
+            warnings=[Remark(code=code, text=text) for code, text in ahead.warnings],
+        )
+    )

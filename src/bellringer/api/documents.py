@@ -9,44 +9,19 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from bellringer.durations import format_duration
-from bellringer.jobs import Definition
-from bellringer.policies import Delivery, Misfire, Overlap, Retry
+from bellringer.policies import Misfire, Retry
 from bellringer.runs import Spec, State
 from bellringer.schedule import At, Delay, to_document
 from bellringer.store import jobs, leases, runs, workers
 from bellringer.wire import Attempt, DeadLetter, Job, Lease, Line, Node, Pause, Run, RunItem, Worker
 
 _MOMENT: Final = timedelta(microseconds=1)
-_BLOCKED: Final = ((1, "job_paused"), (2, "predecessor"), (4, "task_unknown"))
-
-
-def definition(job: jobs.Job) -> Definition:
-    """A stored job in words, as a change starts from it."""
-    spec = job.spec
-    return Definition(
-        name=job.name,
-        task=job.task,
-        schedules=job.schedules,
-        args=spec.args,
-        kwargs=spec.kwargs,
-        pool=job.pool,
-        priority=job.priority,
-        timeout=_length(spec.timeout),
-        heartbeat=_length(spec.heartbeat),
-        retry=Retry.parse(spec.retry),
-        delivery=Delivery(spec.delivery),
-        misfire=Misfire(job.misfire),
-        overlap=Overlap(job.overlap),
-        starts_at=job.starts_at,
-        ends_at=job.ends_at,
-        enabled=job.enabled,
-        owner=job.owner,
-        tags=job.tags,
-    )
+_BLOCKED: Final = ((1, "job_paused"), (2, "predecessor"), (4, "task_unknown"), (8, "freeze"))
 
 
 def job(stored: jobs.Job) -> Job:
     spec = stored.spec
+    fire_all = stored.misfire == Misfire.FIRE_ALL
     return Job(
         job_id=str(stored.job_id),
         name=stored.name,
@@ -62,7 +37,16 @@ def job(stored: jobs.Job) -> Job:
         retry=Retry.parse(spec.retry).to_document(),
         delivery=spec.delivery,
         misfire=stored.misfire,
+        max_catchup=stored.catchup.most if fire_all else None,
+        catchup_window=format_duration(stored.catchup.window) if fire_all else None,
+        catchup_rate=stored.catchup.rate if fire_all else None,
         overlap=stored.overlap,
+        max_concurrency=stored.cap,
+        concurrency_key=stored.limit.key if stored.limit else None,
+        concurrency_limit=stored.limit.most if stored.limit else None,
+        jitter=format_duration(stored.jitter) if stored.jitter else None,
+        jitter_by=format_duration(stored.jitter_by) if stored.jitter else None,
+        late_after=format_duration(stored.late_after) if stored.late_after else None,
         starts_at=stored.starts_at,
         ends_at=stored.ends_at,
         enabled=stored.enabled,
@@ -116,7 +100,8 @@ def run(stored: runs.Run, tries: Sequence[runs.AttemptRow], *, created: bool | N
 
 def _run(stored: runs.Run) -> dict[str, Any]:
     key, first_start = stored.key, stored.first_started_at
-    late = None if first_start is None else (first_start - key.scheduled_for) / timedelta(milliseconds=1)
+    due = key.scheduled_for + (stored.jitter_by or timedelta(0))
+    late = None if first_start is None else (first_start - due) / timedelta(milliseconds=1)
     return {
         "run_id": key.id,
         "job_id": str(key.job_id),
@@ -141,8 +126,13 @@ def _run(stored: runs.Run) -> dict[str, Any]:
         "reason": stored.reason,
         "error": stored.error,
         "cancel_requested": stored.cancel_requested,
-        "blocked": [word for bit, word in _BLOCKED if stored.blocked & bit],
+        "blocked": blocked(stored.blocked),
     }
+
+
+def blocked(bits: int) -> list[str]:
+    """What holds a run, in words."""
+    return [word for bit, word in _BLOCKED if bits & bit]
 
 
 def line(stored: runs.LogRow) -> Line:
@@ -188,10 +178,6 @@ def lease(stored: leases.LeaseRow) -> Lease:
 def _fields(record: Any) -> dict[str, Any]:
     """A record's own fields; its values may be any JSON and are not looked into."""
     return {name: getattr(record, name) for name in record.__dataclass_fields__}
-
-
-def _length(seconds: float | None) -> timedelta | None:
-    return None if seconds is None else timedelta(seconds=seconds)
 
 
 def _shown(seconds: float | None) -> str | None:

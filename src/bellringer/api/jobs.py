@@ -10,19 +10,22 @@ from starlette.responses import Response
 from bellringer.api import documents
 from bellringer.api.bodies import JSON, MERGE_PATCH
 from bellringer.api.calls import WHO, Call, JobMark, cursor_to, no_job, reply
+from bellringer.api.forecast import dry_run, wants_dry_run
 from bellringer.api.problems import Refused
 from bellringer.api.runs import run_reply
 from bellringer.errors import Conflict, InvalidInput
 from bellringer.jobs import FARTHEST, check_name
 from bellringer.lifecycle import control, register, send
+from bellringer.policies import Missed
 from bellringer.schedule.instants import read_instant
 from bellringer.store import jobs
 from bellringer.store.wakeups import HANDS, WORK
 from bellringer.wire import (
-    Empty,
     JobPage,
     JobRequest,
     PauseRequest,
+    Resumed,
+    ResumeRequest,
     TriggerRequest,
     duration,
     note,
@@ -30,7 +33,7 @@ from bellringer.wire import (
     to_definition,
 )
 from bellringer.wire.asks import PREFIX
-from bellringer.wire.definitions import filled, kwargs_of
+from bellringer.wire.definitions import filled, kwargs_of, word
 
 
 async def listing(call: Call) -> Response:
@@ -73,6 +76,8 @@ async def get(call: Call) -> Response:
 
 
 async def change(call: Call) -> Response:
+    """Apply a merge patch; with `dry_run=true` only tell what it would do."""
+    is_dry = wants_dry_run(call.query("dry_run", "days"))
     patch = await call.document(MERGE_PATCH, JSON)
     tenant_id, job_id = await call.tenant_id(), await call.job_id()
     stored = await jobs.get(call.store, job_id, tenant_id)
@@ -80,7 +85,9 @@ async def change(call: Call) -> Response:
         raise no_job()
     expected = call.request.headers.get("if-match")
     _check_match(expected, stored.revision)
-    definition = patched(documents.definition(stored), patch)
+    definition = patched(stored.definition(), patch)
+    if is_dry:
+        return await dry_run(call, stored, definition)
     try:
         await register.change(call.store, call.names, job_id, stored.revision, definition, tenant_id=tenant_id, who=WHO)
     except Conflict:
@@ -146,12 +153,17 @@ def _until(value: str | float, now: datetime) -> datetime:
 
 
 async def resume(call: Call) -> Response:
-    await call.body(Empty, optional=True)
-    job_id = await call.job_id()
-    await register.resume(call.store, call.names, job_id, tenant_id=await call.tenant_id(), who=WHO)
+    request = await call.body(ResumeRequest, optional=True)
+    missed = word(Missed, request.missed, "missed")
+    job_id, tenant_id = await call.job_id(), await call.tenant_id()
+    done = await register.resume(call.store, call.names, job_id, tenant_id=tenant_id, who=WHO, missed=missed)
     await call.service.wake(HANDS)
     await call.service.wake(WORK, (await call.store.now()).isoformat())  # what the pause held
-    return await _job(call, job_id)
+    stored = await jobs.get(call.store, job_id, tenant_id)
+    if stored is None:
+        raise no_job()
+    answer = Resumed(job=documents.job(stored), missed=done.missed, since=done.since, what=missed.value)
+    return reply(answer, ETag=f'"{stored.revision}"')
 
 
 async def trigger(call: Call) -> Response:

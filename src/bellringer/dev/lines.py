@@ -83,7 +83,7 @@ def started(work: Work) -> tuple[str, str]:
     due = f"{work.key.scheduled_for.astimezone():%H:%M:%S}"
     if work.attempt > 1:
         return "▶", f"attempt {work.attempt}"
-    lag = max(work.claimed_at - work.key.scheduled_for, timedelta(0))
+    lag = max(work.claimed_at - (work.due_at or work.key.scheduled_for), timedelta(0))
     return "▶", f"due {due}  lag {length(lag)}"
 
 

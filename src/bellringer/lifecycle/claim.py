@@ -27,14 +27,17 @@ class Seat:
     task_ids: Sequence[int]
 
 
-async def claim(store: Store, seat: Seat, most: int, turn: Turn) -> tuple[list[Claimed], Turn]:
-    """At most this many attempts, and whose turn it is next.
+async def claim(
+    store: Store, seat: Seat, most: int, turn: Turn, *, behind: int | None = None
+) -> tuple[list[Claimed], Turn]:
+    """At most this many attempts, `behind` of them from behind live work (None: no bound), and whose turn it is next.
 
     With one tenant at work its share is everything; with several, each gets its part of the batch. After a batch
     that was shared or full, the next claim starts behind the tenant that was served last.
     """
     share = max(1, -(-most // turn.lanes))
-    taken = await queue.claim(store, seat.worker_id, seat.pool_id, seat.task_ids, most, share, turn.after)
+    room = most if behind is None else behind
+    taken = await queue.claim(store, seat.worker_id, seat.pool_id, seat.task_ids, most, share, turn.after, room)
     tenants = {claimed.tenant_id for claimed in taken}
     shared = len(tenants) > 1 or turn.lanes > 1
     if not taken or not (shared or len(taken) == most):

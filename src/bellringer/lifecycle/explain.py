@@ -117,6 +117,8 @@ def _facts(here: Around, job: Job | None, found: Run | None, then: Then | None =
         tasks=here.tasks,
         taken=here.taken,
         ahead=here.ahead,
+        freeze=here.freeze,
+        suspended_at=here.suspended_at,
     )
 
 
@@ -148,6 +150,8 @@ def _held(found: Run, here: Around) -> Held:
         in_timer=here.in_timer,
         blocked=found.blocked,
         predecessor=here.predecessor.id if here.predecessor else None,
+        limit=here.limit,
+        behind=here.behind,
         worker=here.worker,
         worker_state=here.worker_state or "live",
         worker_age=here.worker_age or 0.0,

@@ -17,6 +17,7 @@ class Retention:
     runs: timedelta = timedelta(days=30)
     dead_letters: timedelta = timedelta(days=30)
     gaps: timedelta = timedelta(days=90)
+    events: timedelta = timedelta(days=30)
 
 
 async def make_days(store: Store, now: datetime, ahead: int = 3) -> None:
@@ -26,7 +27,7 @@ async def make_days(store: Store, now: datetime, ahead: int = 3) -> None:
 
 async def prune(store: Store, now: datetime, retention: Retention) -> int:
     """Drop days past retention; answers how many went. A day with unended runs or dead letters stays."""
-    await history.forget(store, now, retention.dead_letters, retention.gaps)
+    await history.forget(store, now, retention.dead_letters, retention.gaps, retention.events)
     await workers.forget(store)
     await leases.forget(store)
     horizon = (now - retention.runs).date()

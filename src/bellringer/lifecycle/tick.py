@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from bellringer.leases import Holding
 from bellringer.schedule import Schedule
 from bellringer.store import cohorts, history
-from bellringer.store.cohorts import MOST_RUNS, Fired, Hand, Move, Occupied
+from bellringer.store.cohorts import Fired, Hand, Move, Occupied, Pace
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """How far ahead of its time a run may be born, and how late a hand may be before it has misfired."""
-
-    lead: timedelta = timedelta(seconds=1)
-    grace: timedelta = timedelta(seconds=60)
-    most: int = MOST_RUNS
+__all__ = ["Pace", "Plan", "Ticked", "plan", "ring", "tick"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +68,15 @@ class Ticked:
 
 
 async def tick(
-    store: Store, names: Names, holding: Holding, hands: Sequence[Hand], now: datetime, pace: Pace
+    store: Store,
+    names: Names,
+    holding: Holding,
+    hands: Sequence[Hand],
+    now: datetime,
+    pace: Pace,
+    tz_id: int | None = None,
 ) -> Ticked:
-    """Fire what the given hands strike, as much as one call takes.
+    """Fire what the given hands strike, as much as one call takes; `tz_id` names the rules of the zones.
 
     Jumps come first and alone: a hand that has jumped strikes in a later pass, so that a crash in between leaves
     nothing half done.
@@ -91,7 +90,7 @@ async def tick(
         fired = await cohorts.jump(store, holding, given, pace.most)
     else:
         await history.ensure_days(store, {move.hand.next_at.date() for move in given})
-        fired = await _strike(store, holding, given, pace)
+        fired = await _strike(store, holding, given, pace, tz_id)
     if fired.refused or not (fired.moved or fired.cut):
         return Ticked(fired, stale=True)
     rest = given[fired.moved + (fired.cut and bool(planned.jumps)) :]  # a cut jump has a goal now: it is read again
@@ -99,11 +98,11 @@ async def tick(
     return Ticked(fired, [*map(_moved, given[: fired.moved]), *(move.hand for move in (*rest, *others))])
 
 
-async def _strike(store: Store, holding: Holding, moves: Sequence[Move], pace: Pace) -> Fired:
+async def _strike(store: Store, holding: Holding, moves: Sequence[Move], pace: Pace, tz_id: int | None) -> Fired:
     try:
-        return await cohorts.tick(store, holding, moves, pace.lead, pace.most)
+        return await cohorts.tick(store, holding, moves, pace, tz_id)
     except Occupied:
-        return await cohorts.tick(store, holding, moves, pace.lead, pace.most, careful=True)
+        return await cohorts.tick(store, holding, moves, pace, tz_id, careful=True)
 
 
 def _moved(move: Move) -> Hand:

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from bellringer.reasons.facts import MOST_AHEAD, NEAR, SILENT, Facts, Gap, Hand, Held, Member, Pause, Reason, Then
+from bellringer.reasons.facts import (
+    MOST_AHEAD,
+    NEAR,
+    SILENT,
+    Facts,
+    Freeze,
+    Gap,
+    Hand,
+    Held,
+    Limit,
+    Member,
+    Pause,
+    Reason,
+    Then,
+    Waiting,
+)
 from bellringer.reasons.judgement import (
     instant_near,
     next_of,
@@ -18,13 +33,16 @@ __all__ = [
     "NEAR",
     "SILENT",
     "Facts",
+    "Freeze",
     "Gap",
     "Hand",
     "Held",
+    "Limit",
     "Member",
     "Pause",
     "Reason",
     "Then",
+    "Waiting",
     "instant_near",
     "next_of",
     "read_time",

@@ -14,7 +14,7 @@ from bellringer.schedule.instants import EPOCH
 MOST_AHEAD: Final = 1000  # rows before a run are counted no further
 SILENT: Final = timedelta(seconds=10)  # after which a worker is not counted on
 NEAR: Final = timedelta(minutes=1)  # a time that a person names means the minute that begins there
-PAUSED, PREDECESSOR, TASK_UNKNOWN = 1, 2, 4  # the bits of `blocked`
+PAUSED, PREDECESSOR, TASK_UNKNOWN, FROZEN, LIMITED = 1, 2, 4, 8, 32  # the bits of `blocked`
 MOMENT: Final = timedelta(microseconds=1)
 LONGEST: Final = 200  # signs of an error or a note that a reason repeats
 
@@ -55,6 +55,25 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Freeze:
+    """A time in which schedules rest."""
+
+    name: str
+    until: datetime
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A limit that a run waits under: its key (None: the job's own), how many may be under way, and which are."""
+
+    key: str | None
+    most: int
+    taken: int = 0
+    runs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """A run, with what only its queue or timer row knows."""
 
@@ -67,6 +86,8 @@ class Held:
     in_timer: bool = False
     blocked: int = 0
     predecessor: str | None = None
+    limit: Limit | None = None
+    behind: bool = False  # it runs behind live work
     worker: str | None = None
     worker_state: str = "live"
     worker_age: float = 0.0  # seconds since it was heard of
@@ -99,6 +120,16 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A catch-up or backfill that will come to an instant."""
+
+    name: str
+    state: str
+    made: int
+    total: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Then:
     """What is known of one instant: the revision in force (None: the job was not there), a gap, and whether
     history still reaches so far back.
@@ -106,6 +137,7 @@ class Then:
 
     job: Member | None = None
     gap: Gap | None = None
+    waiting: Waiting | None = None
     kept: bool = True
 
 
@@ -124,3 +156,5 @@ class Facts:
     tasks: tuple[str, ...] = ()  # that live workers know
     taken: int = 0
     ahead: int = 0
+    freeze: Freeze | None = None  # that covers the job now
+    suspended_at: datetime | None = None  # its tenant

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from shlex import quote
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from bellringer.durations import format_duration
 from bellringer.errors import InvalidSchedule
 from bellringer.reasons.facts import (
+    FROZEN,
+    LIMITED,
     MOMENT,
     NEAR,
     PAUSED,
     PREDECESSOR,
     SILENT,
-    TASK_UNKNOWN,
     Facts,
-    Gap,
     Held,
+    Limit,
     Member,
     Reason,
 )
+from bellringer.reasons.occurrence import comes_later, names, not_an_instant, passed_over, unaccounted
+from bellringer.reasons.staff import staff
 from bellringer.reasons.words import (
     before_it,
     counted,
@@ -37,8 +40,8 @@ from bellringer.reasons.words import (
     told_error,
 )
 from bellringer.runs import FINAL, State
-from bellringer.schedule import Cron, Delay, Schedule
-from bellringer.schedule.instants import EPOCH, read_instant
+from bellringer.schedule import Delay, Schedule, Timetable
+from bellringer.schedule.instants import read_instant
 
 
 def reasons_for_run(facts: Facts, now: datetime) -> list[Reason]:
@@ -46,11 +49,13 @@ def reasons_for_run(facts: Facts, now: datetime) -> list[Reason]:
     run = facts.run
     assert run is not None, "there is a run to explain"
     if run.state in FINAL:
-        return [_ended(run, now)]
+        return [_ended(run, now, facts.job)]
     if run.state is State.RUNNING:
         return _running(run, now)
     due = run.available_at is None or run.available_at <= now
-    found = [*_waiting(facts, run, now), *_staff(facts, due=due)]
+    found = [*_waiting(facts, run, now), *staff(facts, due=due)]
+    if run.behind:
+        found.append(tells("behind_live_work", "it runs behind live work, in a quarter of each worker's slots at most"))
     if not any(reason.holds is True for reason in found):
         before = f", after {before_it(facts.ahead)} before it" if facts.ahead else ""
         found.insert(0, tells("ready", f"it is ready, and a worker takes it in a moment{before}"))
@@ -63,7 +68,7 @@ def reasons_for_job(facts: Facts, now: datetime) -> list[Reason]:
     assert job is not None, "there is a job to explain"
     if facts.run is not None and facts.run.state not in FINAL:
         return reasons_for_run(facts, now)
-    found = [*_active(job, now), *_held_shard(facts), *_staff(facts, due=False)]
+    found = [*_active(job, now), *_resting(facts, now), *_held_shard(facts), *staff(facts, due=False)]
     if (coming := next_of(job, now)) is not None:
         if not any(reason.holds is True for reason in found):
             found.append(holds("not_due_yet", f"it is not due before {shown(coming)}, {from_now(coming, now)}"))
@@ -75,7 +80,7 @@ def reasons_for_job(facts: Facts, now: datetime) -> list[Reason]:
     else:
         found.append(holds("no_more_instants", "its schedule names no further time"))
     if facts.run is not None:
-        ended = _ended(facts.run, now)
+        ended = _ended(facts.run, now, job)
         found.append(tells("last_run", f"its last run: {ended.text}", ended.fix))
     return ordered(found)
 
@@ -85,7 +90,9 @@ def reasons_for_occurrence(facts: Facts, at: datetime, now: datetime) -> list[Re
     if facts.run is not None:
         return reasons_for_run(facts, now)
     if facts.then.gap is not None:
-        return [_passed_over(facts.then.gap, facts.then.job)]
+        return [passed_over(facts.then.gap, facts.then.job)]
+    if facts.then.waiting is not None:
+        return [comes_later(facts.then.waiting)]
     return _without_run(facts, at, now)
 
 
@@ -95,14 +102,14 @@ def _without_run(facts: Facts, at: datetime, now: datetime) -> list[Reason]:
     if then is None:
         made = f"the job did not exist yet: it was created at {shown(job.created_at)}"
         return [holds("before_job", made)]
-    if not _names(then.schedules, at):
-        return [_not_an_instant(then.schedules, at)]
+    if not names(then.schedules, at):
+        return [not_an_instant(then.schedules, at)]
     if held := [reason for reason in _active(then, at, now=now) if reason.holds is True]:
         return held
     if at > now:
         coming = tells("in_future", f"it is due at {shown(at)}, {from_now(at, now)}")
-        return ordered([coming, *_active(job, at, now=now), *_held_shard(facts), *_staff(facts, due=False)])
-    return [_unaccounted(facts, job, at, now)]
+        return ordered([coming, *_active(job, at, now=now), *_held_shard(facts), *staff(facts, due=False)])
+    return [unaccounted(facts, job, at, now)]
 
 
 def next_of(job: Member, now: datetime) -> datetime | None:
@@ -127,23 +134,44 @@ def read_time(text: str, schedules: Sequence[Schedule]) -> datetime:
     except InvalidSchedule as error:
         if error.code != "offset_required":
             raise
-    zone = next((s.timezone for s in schedules if isinstance(s, Cron)), "UTC")
+    zone = next((s.timezone for s in schedules if isinstance(s, Timetable)), "UTC")
     return read_instant(datetime.fromisoformat(text.upper()).replace(tzinfo=ZoneInfo(zone)), what="at", pointer="/at")
 
 
 # A run
 
 
-def _ended(run: Held, now: datetime) -> Reason:
+def _ended(run: Held, now: datetime, job: Member | None) -> Reason:
     when = "" if run.finished_at is None else f" {from_now(run.finished_at, now)}"
     why = told_error(run.error)
     because = f": {why}" if why else ""
     if run.state is State.SUCCEEDED:
         return tells("ended", f"it succeeded{when}, by attempt {run.attempt}")
+    if run.state is State.SKIPPED:
+        return _skipped(run, when, job)
     if run.state is State.DEAD:
         text = f"it gave up{when}, after {counted(run.attempt, 'attempt')}{because}"
         return holds("ended", text, f"bellringer runs retry {run.run_id}" if run.dead_letter else "")
     return holds("ended", f"it was {run.state}{when}{because}")
+
+
+def _skipped(run: Held, when: str, job: Member | None) -> Reason:
+    """It ended without a try; the run that was in its way is told of by its instant."""
+    error = run.error if isinstance(run.error, dict) else {}
+    reason, other = str(error.get("reason") or ""), error.get("run") or {}
+    which = f"the run of {_instant_of(other)}" if _instant_of(other) else "an earlier run"
+    if reason == "overlap":
+        text = f"it was skipped{when}: {which} was unfinished when its time came, and the job's overlap is skip"
+        fix = f"bellringer jobs update {quote(job.name)} --overlap queue" if job else ""
+        return holds("skipped_overlap", text, fix)
+    if reason == "coalesced":
+        return holds("coalesced", f"it was coalesced{when} into {which}, which waited already")
+    return holds("skipped", f"it was skipped{when}: {reason or 'no reason is recorded'}")
+
+
+def _instant_of(other: Any) -> str:
+    text = other.get("scheduled_for") if isinstance(other, dict) else None
+    return shown(datetime.fromisoformat(text)) if isinstance(text, str) else ""
 
 
 def _running(run: Held, now: datetime) -> list[Reason]:
@@ -174,6 +202,12 @@ def _waiting(facts: Facts, run: Held, now: datetime) -> list[Reason]:
         what = f"run {run.predecessor}" if run.predecessor else "the run before it"
         fix = f"bellringer runs cancel {run.predecessor}" if run.predecessor else ""
         found.append(holds("blocked_by_predecessor", f"it waits until {what} has ended", fix))
+    if run.blocked & FROZEN:
+        found.append(_frozen(facts, now))
+    if facts.suspended_at is not None:
+        found.append(_suspended(facts.suspended_at, now))
+    if run.blocked & LIMITED and run.limit is not None:
+        found.append(_limited(run.limit))
     if run.available_at is not None and run.available_at > now:
         found.append(_not_due(run, run.available_at, now))
     if run.in_timer:
@@ -189,6 +223,30 @@ def _not_due(run: Held, at: datetime, now: datetime) -> Reason:
     tries = f"{min(run.spent, run.attempts)} of {run.attempts} attempts used"
     text = f"it waits for its next attempt until {until} ({tries}{f'; {why}' if why else ''})"
     return holds("waits_for_retry", text, f"bellringer runs retry {run.run_id}")
+
+
+def _frozen(facts: Facts, now: datetime) -> Reason:
+    freeze = facts.freeze
+    if freeze is None:  # it was lifted between two looks
+        return holds("frozen", "a freeze held it; it is over, so the run goes on in a moment")
+    why = f" ({short(freeze.why)})" if freeze.why else ""
+    text = f"the freeze {freeze.name}{why} holds it until {shown(freeze.until)}, {from_now(freeze.until, now)}"
+    return holds("frozen", text, f"bellringer freezes lift {quote(freeze.name)}")
+
+
+def _suspended(since: datetime, now: datetime) -> Reason:
+    text = f"its tenant was suspended {from_now(since, now)}"
+    return holds("tenant_suspended", text, "bellringer tenants unsuspend NAME")
+
+
+def _limited(limit: Limit) -> Reason:
+    whose = f"the key {limit.key}" if limit.key else "this job"
+    text = f"{limit.taken} of the {counted(limit.most, 'run')} that may be under way at once for {whose} are"
+    if limit.taken < limit.most:
+        return fine("within_limit", text)
+    which = f": {', '.join(limit.runs)}" if limit.runs else ""
+    fix = f"bellringer runs cancel {limit.runs[0]}" if limit.runs else ""
+    return holds("limit_reached", f"{text}{which}", fix)
 
 
 # A job
@@ -210,6 +268,16 @@ def _active(job: Member, at: datetime, now: datetime | None = None) -> list[Reas
     return found
 
 
+def _resting(facts: Facts, now: datetime) -> list[Reason]:
+    """What keeps all schedules of a tenant, or of a tag, from firing."""
+    found = []
+    if facts.freeze is not None:
+        found.append(_frozen(facts, now))
+    if facts.suspended_at is not None:
+        found.append(_suspended(facts.suspended_at, now))
+    return found
+
+
 def _paused(job: Member, now: datetime) -> Reason:
     fix = f"bellringer jobs resume {quote(job.name)}"
     pause = job.pause
@@ -224,111 +292,3 @@ def _held_shard(facts: Facts) -> list[Reason]:
     if facts.scheduler is not None:
         return [fine("shard_held", f"scheduler {facts.scheduler} holds its shard {facts.shard}")]
     return [holds("shard_unheld", f"no scheduler holds its shard {facts.shard}", "bellringer scheduler")]
-
-
-# Workers
-
-
-def _staff(facts: Facts, *, due: bool) -> list[Reason]:
-    """Whether somebody serves its pool, knows its task, and has a free slot."""
-    if facts.pool is None or facts.task is None:
-        return []
-    serving = [worker for worker in facts.workers if facts.pool in worker.pools]
-    knowing = [worker for worker in serving if worker.knows]
-    if not serving:
-        return [_no_worker(facts, facts.pool)]
-    if not knowing:
-        return [_task_unknown(facts, facts.task, facts.pool, len(serving))]
-    slots = sum(worker.pools[facts.pool] for worker in knowing)
-    who = f"{counted(len(knowing), 'live worker')} of pool {facts.pool}"
-    if due and facts.taken >= slots:
-        text = f"all {counted(slots, 'slot')} of the {who} are busy, and {before_it(facts.ahead)} wait before it"
-        return [holds("pool_busy", text, _more(facts.pool))]
-    if facts.run is not None and facts.run.blocked & TASK_UNKNOWN:
-        text = f"it was set aside while nobody knew its task; {who} can do it now, so it comes back in a moment"
-        return [holds("set_aside", text)]
-    busy = f"{min(facts.taken, slots)} of {counted(slots, 'slot')} busy"
-    return [fine("staffed", f"{who} know{'s' if len(knowing) == 1 else ''} the task, {busy}")]
-
-
-def _no_worker(facts: Facts, pool: str) -> Reason:
-    others = sorted({name for worker in facts.workers for name in worker.pools})
-    there = (
-        f"{counted(len(facts.workers), 'live worker')}, of {', '.join(others)}" if others else "there is none at all"
-    )
-    return holds("no_worker_for_pool", f"no live worker serves pool {pool} ({there})", _more(pool))
-
-
-def _task_unknown(facts: Facts, task: str, pool: str, serving: int) -> Reason:
-    elsewhere = sorted({name for worker in facts.workers if worker.knows for name in worker.pools})
-    near = get_close_matches(task, facts.tasks, n=1)
-    hint = ""
-    if elsewhere:
-        hint = f"; workers of {', '.join(elsewhere)} do"
-    elif near:
-        hint = f"; did you mean {near[0]}?"
-    nobody = "the one live worker" if serving == 1 else f"none of the {serving} live workers"
-    text = f"{nobody} of pool {pool} {'does not know' if serving == 1 else 'knows'} the task {task}{hint}"
-    return holds("task_unknown", text, _more(pool) if elsewhere else "bellringer worker APP")
-
-
-def _more(pool: str) -> str:
-    return f"bellringer worker APP --pool {quote(pool)}=10"
-
-
-# An instant
-
-
-def _names(schedules: Sequence[Schedule], at: datetime) -> bool:
-    return any(s.next_after(at - MOMENT) == at for s in schedules if not isinstance(s, Delay))
-
-
-def _passed_over(gap: Gap, then: Member | None) -> Reason:
-    count = gap.count
-    if count is None and gap.reason == "misfire" and then is not None and len(then.schedules) == 1:
-        count = then.schedules[0].count_between(gap.from_at, gap.to_at)  # an outage lies within one revision
-    many = "" if count is None else f"; {counted(count, 'occurrence')} in all"
-    span = f"from {shown(gap.from_at)} to {shown(gap.to_at)}{many}"
-    into = f"; the one of {shown(gap.into_at)} ran in their place" if gap.into_at else ""
-    why = {
-        "misfire": "no scheduler ticked in time",
-        "paused": "the job was paused",
-        "edited": "the job was changed before a scheduler came to it",
-        "deleted": "the job was deleted",
-    }.get(gap.reason, gap.reason)
-    if gap.reason == "paused" and then is not None and then.pause is not None:
-        note = f" ({short(then.pause.why)})" if then.pause.why else ""
-        why = f"{why} by {then.pause.by or 'somebody'}{note}"
-    return holds("gap", f"it was passed over: {why}, {span}{into}")
-
-
-def _not_an_instant(schedules: Sequence[Schedule], at: datetime) -> Reason:
-    if not schedules:
-        return holds("no_schedule", "the job had no schedule: it ran only by hand")
-    if any(isinstance(schedule, Delay) for schedule in schedules):
-        return holds("not_an_instant", f"no run was due at {shown(at)}: each is due when the one before has ended")
-    back = max(EPOCH, at - timedelta(days=3660))
-    before = _best(max, [s.last_at_or_before(at, not_before=back) for s in schedules])
-    after = _best(min, [s.next_after(at) for s in schedules])
-    sides = [f"the one before is {shown(before)}"] if before else []
-    sides += [f"the next is {shown(after)}"] if after else []
-    return holds("not_an_instant", f"{shown(at)} is no time of its schedule: {', '.join(sides) or 'it has none'}")
-
-
-def _unaccounted(facts: Facts, job: Member, at: datetime, now: datetime) -> Reason:
-    """It was due, and there is neither a run nor a gap."""
-    late = format_duration(rounded(now - at))
-    if not facts.then.kept:
-        return tells("forgotten", "its history is past retention, and was dropped")
-    behind = job.timer_at == at or (job.hand_at is not None and job.hand_at <= at)
-    if behind and facts.scheduler is None:
-        text = f"it was due {late} ago, but no scheduler holds its shard {facts.shard}"
-        return holds("shard_unheld", text, "bellringer scheduler")
-    if behind:
-        return holds("scheduler_late", f"it was due {late} ago; scheduler {facts.scheduler} has not come to it yet")
-    text = "there is no account of it; this should not be: please report it"
-    return holds("unaccounted", text, f"bellringer verify --job {quote(job.name)}")
-
-
-def _best(pick: Callable[..., datetime | None], moments: Sequence[datetime | None]) -> datetime | None:
-    return pick((moment for moment in moments if moment is not None), default=None)

@@ -9,25 +9,28 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from bellringer import faults
 from bellringer.clock import Clock, DatabaseClock
 from bellringer.leases import LEASE, Holding, LeaseKeeper
 from bellringer.lifecycle import prune as pruning
+from bellringer.lifecycle.backfill import Turn, backfill
 from bellringer.lifecycle.prune import Retention
 from bellringer.lifecycle.reap import SILENCE, reap
 from bellringer.lifecycle.register import resume
 from bellringer.lifecycle.tick import Pace, ring, tick
 from bellringer.loops import Wake, every
+from bellringer.schedule.instants import EPOCH
 from bellringer.scheduler.shards import Shards
+from bellringer.scheduler.watchman import Watchman
 from bellringer.scheduler.wheel import Wheel
-from bellringer.store import cohorts, jobs, queue
+from bellringer.store import cohorts, forecast, jobs, queue, tz
 from bellringer.store.cohorts import Fired, Hand
 from bellringer.store.leases import Beat
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
-from bellringer.store.wakeups import HANDS, SHARDS, WORK, Wakeups, hear
+from bellringer.store.wakeups import CANCELS, HANDS, SHARDS, WORK, Wakeups, hear
 from bellringer.telemetry import CLOCK_SKEW, FIRE_LATENESS, FIRES, MISSED, REAPED, STALE, TICK_SECONDS, log
 
 _Step = Callable[[], Awaitable[object]]
@@ -38,6 +41,8 @@ MOST_HANDS: Final = 10_000
 MOST_HINTS: Final = 20
 PATIENCE: Final = 7.0  # longer than a worker's heartbeat waits after a failure
 FEWEST, MOST_STRIDE = 4, 8_000
+PASSES: Final = 10  # of backfilling, before it rests
+DECISIONS: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +68,9 @@ class Scheduler:
         self._time = DatabaseClock(clock)
         self._settings = settings
         self._node_id = uuid4()  # new with every start: token and holder together are never granted twice
+        self._watchman = Watchman(store, self._names)
         self._wheel = Wheel()
+        self._turn = Turn()
         self._wake = Wake()
         self._shards_free = Wake()
         self._wakeups = Wakeups(store, clock)
@@ -71,6 +78,7 @@ class Scheduler:
         self._stride = 2_000
         self._reaped_at = float("-inf")
         self._reap_from = 0.0
+        self._looked: tuple[datetime, UUID] | None = None  # how far the last look for orphans came
         self.fired = 0
         self.refused = 0
 
@@ -98,12 +106,19 @@ class Scheduler:
         return [
             every(lease / 5, self._keep, name="keep", wake=self._shards_free),
             every(0.0, self._fire, name="fire"),
+            every(0.5, self._backfill, name="backfill"),
             every(1.0, self._for_all(self._reap), name="reap"),
             every(2.0, self._for_all(self._sweep), name="sweep"),
+            every(0.25, self._for_all(self._decide), name="decide"),
             every(1.0, self._for_all(self._resume), name="resume"),
+            every(2.0, self._for_all(self._watchman.watch), name="watch"),
+            every(5.0, self._for_all(self._watchman.compare), name="compare"),
+            every(5.0, self._retime, name="retime"),
+            every(3600.0, self._watchman.check_rules, name="check rules"),
             every(600.0, self._make_days, name="make days"),
             every(3600.0, self._for_all(self._prune), name="prune"),
             every(60.0, self._tidy, name="tidy"),
+            every(1.0, self._recount, name="recount"),
             hear(self._store, self._clock, {HANDS: self._hint}),
         ]
 
@@ -189,7 +204,8 @@ class Scheduler:
 
     async def _strike(self, holding: Holding, hands: Sequence[Hand]) -> None:
         started, now = self._clock.monotonic(), self._time.now()
-        ticked = await tick(self._store, self._names, holding, hands, now, self._settings.pace)
+        rules = await tz.tz_id(self._store)
+        ticked = await tick(self._store, self._names, holding, hands, now, self._settings.pace, rules)
         fired = ticked.fired
         TICK_SECONDS.observe(self._clock.monotonic() - started)
         self._count(fired, hands[0].next_at)
@@ -228,6 +244,18 @@ class Scheduler:
             log.warning("a stale write was refused", shards=sorted(fired.refused), at=at.isoformat())
             self._shards.lost(fired.refused)
 
+    async def _backfill(self) -> None:
+        """Work off what is still to be run of the past, behind live work."""
+        for _ in range(PASSES):
+            now = await self._store.now()
+            born = await backfill(self._store, self._names, self._shards.holding(), now, self._turn)
+            if born:
+                self.fired += born
+                FIRES.inc(born)
+                await self._wakeups.send(WORK, now.isoformat())
+            if not self._turn.more:
+                return
+
     # What one node does for all: the one that holds shard 0
 
     def _for_all(self, step: _Step) -> _Step:
@@ -252,6 +280,14 @@ class Scheduler:
 
     async def _sweep(self) -> None:
         await queue.sweep(self._store, 2_000)
+        self._looked = await queue.free_orphans(self._store, self._looked or (EPOCH, UUID(int=0)), 5_000)
+
+    async def _decide(self) -> None:
+        """Overlapping runs whose time has come, and runs whose freeze is over, go their way."""
+        freed = await queue.decide(self._store, DECISIONS) + await queue.thaw(self._store, DECISIONS)
+        if freed:
+            await self._wakeups.send(WORK, self._time.now().isoformat())
+            await self._wakeups.send(CANCELS, "")
 
     async def _resume(self) -> None:
         for job_id, tenant_id in await jobs.lapsed(self._store, 100):
@@ -264,7 +300,15 @@ class Scheduler:
         if dropped := await pruning.prune(self._store, await self._store.now(), self._settings.retention):
             log.info("days past retention were dropped", days=dropped)
 
+    async def _retime(self) -> None:
+        if await self._watchman.retime(self._shards.holding()):
+            self._hint("")  # the hands in memory stand elsewhere now
+
     async def _tidy(self) -> None:
         if 0 in self._shards.holding().tokens:
             await queue.rearm_orphans(self._store)
         await pruning.tidy(self._store, sorted(self._shards.holding().tokens))
+
+    async def _recount(self) -> None:
+        """One of the shards a second, each once a minute: so the forecast need not count jobs."""
+        await forecast.recount(self._store, sorted(self._shards.holding().tokens))

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from importlib import import_module
 from types import TracebackType
-from typing import Any, Concatenate, Final, Never, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
 from bellringer.clock import SystemClock
 from bellringer.errors import Conflict, InvalidInput
 from bellringer.jobs import DEFAULT_PRIORITY, Definition, check_name
-from bellringer.policies import Delivery, Misfire, Overlap, Retry
+from bellringer.policies import Delivery, Retry
 from bellringer.schedule import Schedule
-from bellringer.schedule.instants import read_instant
 from bellringer.sdk.connection import Connection
 from bellringer.sdk.handles import Jobs, Runs
-from bellringer.sdk.misuse import check_schedules, read_choice, refuse_unknown
+from bellringer.sdk.misuse import check_schedules, refuse_unknown
+from bellringer.sdk.policies import POLICIES, Policies, read_policies
 from bellringer.sdk.sending import TaskHandle, definition_of
 from bellringer.tasks import Duration, Isolation, Registry, Task, task_from
 from bellringer.worker.context import Context
@@ -26,7 +25,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _TASK: Final = ("delivery", "heartbeat", "isolation", "name", "pool", "priority", "retry", "tags", "timeout")
-_SCHEDULE: Final = ("args", "enabled", "ends_at", "kwargs", "misfire", "name", "overlap", "starts_at", "tags")
+_SCHEDULE: Final = ("args", "kwargs", "name", "tags", *POLICIES)
 
 
 class MakesTask(Protocol):
@@ -116,26 +115,13 @@ class App:
         name: str | None = None,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-        misfire: Misfire | str = Misfire.FIRE_ONCE,
-        overlap: Overlap | str = Overlap.ALLOW,
-        starts_at: datetime | str | None = None,
-        ends_at: datetime | str | None = None,
-        enabled: bool = True,
         tags: Sequence[str] = (),
-        **unknown: Never,
+        **policies: Unpack[Policies],
     ) -> MakesTask:
         """Declare a job of a task, above or below `@app.task`; workers register it when they start."""
-        refuse_unknown(unknown, _SCHEDULE, of="@app.schedule")
+        refuse_unknown({name: 1 for name in policies if name not in POLICIES}, _SCHEDULE, of="@app.schedule")
         check_schedules((schedule, *more), of="@app.schedule")
-        of_job = {
-            "schedules": (schedule, *more),
-            "misfire": read_choice(misfire, Misfire, what="misfire"),
-            "overlap": read_choice(overlap, Overlap, what="overlap"),
-            "starts_at": _instant(starts_at, "starts_at"),
-            "ends_at": _instant(ends_at, "ends_at"),
-            "enabled": enabled,
-            "tags": tuple(tags),
-        }
+        of_job = {"schedules": (schedule, *more), "tags": tuple(tags), **read_policies(policies)}
         called = None if name is None else check_name(name)
         return lambda function: self._declare(function, called, of_job, args, kwargs or {})  # type: ignore[return-value]
 
@@ -219,7 +205,3 @@ def _bind(task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[l
     except InvalidInput as error:
         hint = error.hint or "give it by args= or kwargs= of @app.schedule"
         raise InvalidInput(error.message, hint=hint, pointer=error.pointer, code=error.code) from None
-
-
-def _instant(value: datetime | str | None, what: str) -> datetime | None:
-    return None if value is None else read_instant(value, what=what, pointer=f"/{what}")

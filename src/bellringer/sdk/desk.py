@@ -15,6 +15,7 @@ from bellringer.jobs import Definition
 from bellringer.lifecycle import control, register
 from bellringer.lifecycle import send as sending
 from bellringer.lifecycle.send import Order
+from bellringer.policies import Missed
 from bellringer.runs import FINAL, RunKey, State
 from bellringer.store import jobs, runs
 from bellringer.store.jobs import Job
@@ -144,9 +145,13 @@ class Desk:
         end = await self._store.now() + until if isinstance(until, timedelta) else until
         await control.pause(self._store, job_id, tenant_id=self._tenant_id, who=self._who, reason=reason, until=end)
 
-    async def resume(self, job_id: UUID) -> None:
-        await register.resume(self._store, self._names, job_id, tenant_id=self._tenant_id, who=self._who)
+    async def resume(self, job_id: UUID, missed: Missed) -> int:
+        """Answers how many occurrences the pause covered."""
+        resumed = await register.resume(
+            self._store, self._names, job_id, tenant_id=self._tenant_id, who=self._who, missed=missed
+        )
         await self._wakeups.send(HANDS)
+        return resumed.missed
 
     async def delete(self, job_id: UUID) -> None:
         await control.retire(self._store, job_id, tenant_id=self._tenant_id, who=self._who)

@@ -12,8 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from bellringer.durations import parse_duration
+from bellringer.policies import Missed
 from bellringer.runs import RunKey, State, decode_id
 from bellringer.schedule.instants import read_instant
+from bellringer.sdk.misuse import read_choice
 from bellringer.tasks import Duration, Registry
 
 if TYPE_CHECKING:
@@ -124,12 +126,12 @@ class JobHandle:
     async def apause(self, reason: str | None = None, until: Duration | datetime | None = None) -> None:
         await self._connection.call(self._pause(reason, until))
 
-    def resume(self) -> None:
-        """Go on from now; what was missed stays missed."""
-        self._connection.run(self._resume, instead="`await ….aresume()`")
+    def resume(self, missed: Missed | str = Missed.SKIP) -> int:
+        """Go on from now; answers how many occurrences were missed: `skip` leaves them, `latest` or `all` runs them."""
+        return self._connection.run(self._resume(missed), instead="`await ….aresume()`")
 
-    async def aresume(self) -> None:
-        await self._connection.call(self._resume)
+    async def aresume(self, missed: Missed | str = Missed.SKIP) -> int:
+        return await self._connection.call(self._resume(missed))
 
     def trigger(self, **kwargs: Any) -> RunHandle:
         """Run it now, whatever its schedule says; arguments hold for this run alone."""
@@ -159,8 +161,13 @@ class JobHandle:
 
         return pause
 
-    async def _resume(self, desk: Desk) -> None:
-        await desk.resume(await desk.find(self.name, self._declared))
+    def _resume(self, missed: Missed | str) -> Act[int]:
+        choice = read_choice(missed, Missed, what="missed")
+
+        async def resume(desk: Desk) -> int:
+            return await desk.resume(await desk.find(self.name, self._declared), choice)
+
+        return resume
 
     async def _trigger(self, kwargs: Mapping[str, Any], desk: Desk) -> RunHandle:
         job_id = await desk.find(self.name, self._declared)

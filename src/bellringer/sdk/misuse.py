@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from bellringer.errors import InvalidInput
-from bellringer.schedule import At, Cron, Delay, Every
+from bellringer.schedule import At, Delay, Every, Timetable
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -36,9 +36,9 @@ def read_choice(value: object, kind: type[E], *, what: str) -> E:
 
 def check_schedules(schedules: Collection[object], *, of: str) -> None:
     for schedule in schedules:
-        if not isinstance(schedule, Cron | Every | Delay | At):
+        if not isinstance(schedule, Timetable | Every | Delay | At):
             is_text = isinstance(schedule, str)
-            hint = f"write cron({schedule!r})" if is_text else "make one with cron, every, delay or at"
+            hint = f"write cron({schedule!r})" if is_text else "make one with cron, every, rrule, delay or at"
             raise InvalidInput(f"{of} takes a schedule, not {schedule!r}", hint=hint, pointer="/schedule", code="type")
 
 

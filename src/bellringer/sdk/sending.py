@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Final, Generic, Never, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack
 
 from uuid_utils.compat import uuid7
 
@@ -21,6 +21,7 @@ from bellringer.schedule import At, Schedule
 from bellringer.schedule.instants import read_instant
 from bellringer.sdk.handles import JobHandle, RunHandle
 from bellringer.sdk.misuse import check_schedules, refuse_unknown
+from bellringer.sdk.policies import POLICIES, Policies, read_policies
 from bellringer.tasks import Duration, Registry, Task, task_from
 from bellringer.worker.context import Context
 from bellringer.worker.control import Control
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_OPTIONS: Final = ("at", "delay", "delivery", "key", "pool", "priority", "retry", "timeout")
+_OPTIONS: Final = ("at", "delay", "delivery", "key", "pool", "priority", "retry", "timeout", *POLICIES)
 
 
 class TaskHandle(Generic[P, R]):
@@ -84,14 +85,15 @@ class TaskHandle(Generic[P, R]):
         timeout: Duration | None = None,
         retry: Retry | int | None = None,
         delivery: Delivery | str | None = None,
-        **unknown: Never,
+        **policies: Unpack[Policies],
     ) -> Prepared[P]:
-        """The same task with other choices, for one send or job: `charge.options(delay="5m").send(7)`.
+        """The same task with other choices, for one send or job: `charge.options(delay="5m").send(7)`, or
+        `sync.options(overlap="queue").schedule(every("1m"), id="sync")`.
 
         With a `key`, a second send with the same key, within a day of the first and in the same tenant, makes
         no new run but answers the first, with `created` False.
         """
-        refuse_unknown(unknown, _OPTIONS, of="options")
+        refuse_unknown({name: 1 for name in policies if name not in POLICIES}, _OPTIONS, of="options")
         if at is not None and delay is not None:
             raise InvalidInput("at and delay cannot both be given", pointer="/delay", code="choice")
         choices = {
@@ -107,6 +109,7 @@ class TaskHandle(Generic[P, R]):
             at=_instant(at),
             delay=None if delay is None else parse_duration(delay, what="delay"),
             key=key,
+            policies=read_policies(policies),
         )
 
     def __repr__(self) -> str:
@@ -122,6 +125,7 @@ class Prepared(Generic[P]):
     at: datetime | None = None
     delay: timedelta | None = None
     key: str | None = None
+    policies: Mapping[str, Any] = field(default_factory=dict)  # of a job
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle:
         return self.connection.run(self._send(args, kwargs), instead="`await ….asend(…)`")
@@ -142,6 +146,9 @@ class Prepared(Generic[P]):
     def _send(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Act[RunHandle]:
         """A mistake in the arguments is told here, whether or not there is a database."""
         placed, named = self.task.bind(args, kwargs)
+        for option in self.policies:
+            message = f"{option} is an option of a job, not of a send"
+            raise InvalidInput(message, hint="give it to schedule(…)", pointer=f"/{option}", code="choice")
 
         async def send(desk: Desk) -> RunHandle:
             sent = await desk.send(self._order(placed, named), self.delay)
@@ -183,7 +190,7 @@ class Prepared(Generic[P]):
                 )
         check_schedules((schedule,), of="schedule")
         placed, named = self.task.bind(args, kwargs)
-        return definition_of(self.task, name=name, schedules=(schedule,), args=placed, kwargs=named)
+        return definition_of(self.task, name=name, schedules=(schedule,), args=placed, kwargs=named, **self.policies)
 
 
 def definition_of(task: Task, **of_job: Any) -> Definition:

@@ -17,6 +17,15 @@ _SQL = load("cohorts")
 MOST_RUNS: Final = 8_000  # a chunk: about 100 ms, so that a takeover never waits long
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How far ahead of its time a run may be born, and how late a hand may be before it has misfired."""
+
+    lead: timedelta = timedelta(seconds=1)
+    grace: timedelta = timedelta(seconds=60)
+    most: int = MOST_RUNS
+
+
 class Hand(NamedTuple):
     """One cohort's clock hand: the instant that it strikes next. A tuple, because a heap compares it often."""
 
@@ -65,8 +74,8 @@ async def tick(
     store: Store,
     holding: Holding,
     moves: Sequence[Move],
-    lead: timedelta,
-    most: int,
+    pace: Pace,
+    tz_id: int | None,
     *,
     careful: bool = False,
 ) -> Fired:
@@ -74,7 +83,16 @@ async def tick(
     shards, tokens = holding.within([m.hand.shard for m in moves])
     try:
         row = await store.pool.fetchrow(
-            _SQL.tick, holding.holder, shards, tokens, *_columns(moves), lead, most, careful
+            _SQL.tick,
+            holding.holder,
+            shards,
+            tokens,
+            *_columns(moves),
+            pace.lead,
+            pace.grace,
+            pace.most,
+            tz_id,
+            careful,
         )
     except asyncpg.UniqueViolationError:
         raise Occupied from None

@@ -13,7 +13,7 @@ select s.shard from unnest($1::smallint[]) s (shard)
 where exists (select 1 from timers t where t.shard = s.shard and t.due_at <= $2)
 
 -- name: tick
-select fired, reached, cut, refused from bellringer.tick($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+select fired, reached, cut, refused from bellringer.tick($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 
 -- name: jump
 select reached, missed, cut, refused from bellringer.jump($1, $2, $3, $4, $5, $6, $7, $8, $9)

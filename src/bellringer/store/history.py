@@ -57,10 +57,11 @@ async def drop_days(store: Store, old: Sequence[date]) -> int:
     return dropped
 
 
-async def forget(store: Store, now: datetime, dead: timedelta, gaps: timedelta) -> None:
+async def forget(store: Store, now: datetime, dead: timedelta, gaps: timedelta, events: timedelta) -> None:
     """Delete what has a retention of its own."""
     await store.pool.execute(_SQL.forget_dead, now - dead)
     await store.pool.execute(_SQL.forget_gaps, now - gaps)
+    await store.pool.execute(_SQL.forget_events, now - events)
     await store.pool.execute(_SQL.forget_keys)
 
 

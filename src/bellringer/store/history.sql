@@ -16,6 +16,9 @@ delete from dead_letters where died_at < $1
 -- name: forget_gaps
 delete from gaps where to_at < $1
 
+-- name: forget_events
+delete from events where at < $1
+
 -- name: forget_keys
 delete from send_keys where expires_at < bellringer.now() - interval '1 hour'
 

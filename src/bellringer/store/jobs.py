@@ -12,8 +12,11 @@ import asyncpg
 import msgspec
 
 from bellringer.errors import Conflict
+from bellringer.jobs import Definition
+from bellringer.policies import Catchup, Delivery, Limit, Misfire, Overlap, Retry
 from bellringer.runs import Spec
 from bellringer.schedule import Schedule, parse
+from bellringer.store import calendars
 from bellringer.store.pool import Store
 from bellringer.store.queries import load
 
@@ -63,7 +66,13 @@ class Job:
     pool: str
     priority: int
     misfire: str
+    catchup: Catchup
     overlap: str
+    cap: int | None
+    limit: Limit | None
+    jitter: timedelta | None
+    jitter_by: timedelta
+    late_after: timedelta | None
     starts_at: datetime | None
     ends_at: datetime | None
     enabled: bool
@@ -87,12 +96,47 @@ class Job:
         known = [moment for moment in (self.next_at, self.timer_at) if moment is not None]
         return min(known) if known and not self.paused_at and self.enabled else None
 
+    def definition(self) -> Definition:
+        """In words, as a change starts from it."""
+        spec = self.spec
+        return Definition(
+            name=self.name,
+            task=self.task,
+            schedules=self.schedules,
+            args=spec.args,
+            kwargs=spec.kwargs,
+            pool=self.pool,
+            priority=self.priority,
+            timeout=_length(spec.timeout),
+            heartbeat=_length(spec.heartbeat),
+            retry=Retry.parse(spec.retry),
+            delivery=Delivery(spec.delivery),
+            misfire=Misfire(self.misfire),
+            catchup=self.catchup,
+            overlap=Overlap(self.overlap),
+            max_concurrency=self.cap,
+            limit=self.limit,
+            jitter=self.jitter,
+            late_after=self.late_after,
+            starts_at=self.starts_at,
+            ends_at=self.ends_at,
+            enabled=self.enabled,
+            owner=self.owner,
+            tags=self.tags,
+        )
 
-async def register(store: Store, rows: Sequence[Mapping[str, Any]], who: str, instants: Instants) -> list[Registered]:
+
+def _length(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
+
+
+async def register(
+    store: Store, rows: Sequence[Mapping[str, Any]], who: str, instants: Instants, why: str | None = None
+) -> list[Registered]:
     """Create or change jobs in one call. A name that is taken, or a revision that moved, refuses all of them."""
     document = msgspec.json.encode(rows).decode()
     try:
-        answer = await store.pool.fetch(_SQL.register, document, instants.asof, who, *instants.arguments())
+        answer = await store.pool.fetch(_SQL.register, document, instants.asof, who, *instants.arguments(), why)
     except asyncpg.UniqueViolationError as error:
         raise Conflict(
             "a job of that name exists already",
@@ -111,10 +155,19 @@ async def pause(
     return revision
 
 
-async def resume(store: Store, job_id: UUID, tenant_id: int, who: str, instants: Instants) -> int | None:
+async def resume(
+    store: Store,
+    job_id: UUID,
+    tenant_id: int,
+    who: str,
+    instants: Instants,
+    missed: str,
+    latest: tuple[int, datetime] | None,
+) -> int | None:
+    asked = (missed, *(latest or (None, None)))
     try:
         revision: int | None = await store.pool.fetchval(
-            _SQL.resume, job_id, tenant_id, who, instants.asof, *instants.arguments()
+            _SQL.resume, job_id, tenant_id, who, instants.asof, *instants.arguments(), *asked
         )
     except asyncpg.PostgresError as error:
         raise translate(error) from error
@@ -127,8 +180,13 @@ async def retire(store: Store, job_id: UUID, tenant_id: int, who: str) -> int | 
 
 
 async def get(store: Store, job_id: UUID, tenant_id: int) -> Job | None:
-    row = await store.pool.fetchrow(_SQL.get, job_id, tenant_id)
-    return _job(row) if row else None
+    found = await some(store, [job_id], tenant_id)
+    return found[0] if found else None
+
+
+async def some(store: Store, job_ids: Sequence[UUID], tenant_id: int) -> list[Job]:
+    """Those of these jobs that there are, in no order."""
+    return await _read(store, await store.pool.fetch(_SQL.get, job_ids, tenant_id))
 
 
 async def find(store: Store, tenant_id: int, name: str) -> tuple[UUID, int] | None:
@@ -144,7 +202,7 @@ async def find_many(store: Store, tenant_id: int, names: Sequence[str]) -> Mappi
 
 
 async def listing(store: Store, tenant_id: int, after: UUID | None, most: int) -> list[Job]:
-    return [_job(row) for row in await store.pool.fetch(_SQL.list, tenant_id, after, most)]
+    return await _read(store, await store.pool.fetch(_SQL.list, tenant_id, after, most))
 
 
 async def lapsed(store: Store, most: int) -> list[tuple[UUID, int]]:
@@ -170,10 +228,20 @@ def translate(error: asyncpg.PostgresError) -> Exception:
     return error
 
 
+async def _read(store: Store, rows: Sequence[asyncpg.Record]) -> list[Job]:
+    """Jobs whose schedules can be evaluated: the calendars that they heed are known."""
+    found = [_job(row) for row in rows]
+    await calendars.load(store, (schedule for job in found for schedule in job.schedules))
+    return found
+
+
 def _job(row: asyncpg.Record) -> Job:
     values = dict(row)
     values["spec"] = msgspec.json.decode(row["spec"], type=Spec)
     values["schedules"] = tuple(parse(document) for document in msgspec.json.decode(row["schedules"]))
     values["schedule_ids"] = tuple(row["schedule_ids"])
+    values["catchup"] = Catchup.parse(msgspec.json.decode(row["catchup"]))
+    key, most = values.pop("limit_key"), values.pop("limit_most")
+    values["limit"] = None if key is None else Limit(key, most)
     values["tags"] = tuple(row["tags"])
     return Job(**values)

@@ -9,13 +9,15 @@ from typing import Any
 import msgspec
 
 from bellringer.errors import NotFound
+from bellringer.policies import Limit
 from bellringer.schedule import Row, Schedule, from_row, to_row
+from bellringer.store import calendars
 from bellringer.store.pool import Store
 from bellringer.store.queries import load
 from bellringer.telemetry import log
 
 _SQL = load("names")
-_ROW = ("kind", "expression", "timezone", "anchor", "seconds", "dst")
+_ROW = ("kind", "expression", "timezone", "anchor", "seconds", "dst", "calendar")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,15 @@ class Names:
             self._tasks = {row["name"]: row["task_id"] for row in rows}
         return {number: name for name, number in self._tasks.items()}
 
+    async def key_ids(self, tenant_id: int, limits: Iterable[Limit]) -> Mapping[str, int]:
+        """The numbers of these limits; a limit holds as it was last given."""
+        given = sorted({limit.key: limit.most for limit in limits}.items())
+        if not given:
+            return {}
+        keys, most = zip(*given, strict=True)
+        rows = await self._store.pool.fetch(_SQL.keep_limits, tenant_id, keys, most)
+        return {row["key"]: row["key_id"] for row in rows}
+
     async def schedule_ids(self, schedules: Iterable[Schedule]) -> Mapping[Row, int]:
         """The numbers of these schedules; equal schedules have one."""
         rows = {to_row(schedule) for schedule in schedules}
@@ -98,11 +109,14 @@ class Names:
     async def schedules(self, ids: Collection[int]) -> Mapping[int, Schedule]:
         """These schedules by their numbers; one that this version cannot read is not among them."""
         if missing := [number for number in ids if number not in self._schedules]:
+            found: dict[int, Schedule] = {}
             for number, *values in await self._store.pool.fetch(_SQL.read_schedules, missing):
                 try:
-                    self._schedules[number] = from_row(*values)
+                    found[number] = from_row(*values)
                 except ValueError as error:
                     log.error("a schedule cannot be read here", schedule_id=number, row=values, error=str(error))
+            await calendars.load(self._store, found.values())
+            self._schedules |= found
         return self._schedules
 
     async def describe_tasks(self, tasks: Sequence[TaskDescription]) -> None:

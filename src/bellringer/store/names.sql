@@ -21,6 +21,10 @@ on conflict do nothing
 insert into tasks (name) select n from unnest($1::text[]) n where not exists (select 1 from tasks t where t.name = n)
 on conflict do nothing
 
+-- name: keep_limits
+insert into limits (tenant_id, key, most) select $1, u.key, u.most from unnest($2::text[], $3::integer[]) u (key, most)
+on conflict (tenant_id, key) do update set most = excluded.most returning key, key_id
+
 -- name: describe_tasks
 update tasks t set schema = u.schema::jsonb, doc = u.doc, defaults = u.defaults::jsonb
 from unnest($1::text[], $2::text[], $3::text[], $4::text[]) u (name, schema, doc, defaults)
@@ -30,17 +34,17 @@ where t.name = u.name and (t.schema, t.doc, t.defaults) is distinct from (u.sche
 select defaults from tasks where name = $1
 
 -- name: add_schedules
-insert into schedules (kind, expression, timezone, anchor, seconds, dst)
-select u.* from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::text[])
-  u (kind, expression, timezone, anchor, seconds, dst)
-left join schedules s using (kind, expression, timezone, anchor, seconds, dst) where s.schedule_id is null
+insert into schedules (kind, expression, timezone, anchor, seconds, dst, calendar)
+select u.* from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::text[], $7::text[])
+  u (kind, expression, timezone, anchor, seconds, dst, calendar)
+left join schedules s using (kind, expression, timezone, anchor, seconds, dst, calendar) where s.schedule_id is null
 on conflict do nothing
 
 -- name: find_schedules
-select s.schedule_id, s.kind, s.expression, s.timezone, s.anchor, s.seconds, s.dst
-from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::text[])
-  u (kind, expression, timezone, anchor, seconds, dst)
-join schedules s using (kind, expression, timezone, anchor, seconds, dst)
+select s.schedule_id, s.kind, s.expression, s.timezone, s.anchor, s.seconds, s.dst, s.calendar
+from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::text[], $7::text[])
+  u (kind, expression, timezone, anchor, seconds, dst, calendar)
+join schedules s using (kind, expression, timezone, anchor, seconds, dst, calendar)
 
 -- name: read_schedules
-select schedule_id, kind, expression, timezone, anchor, seconds, dst from schedules where schedule_id = any ($1::integer[])
+select schedule_id, kind, expression, timezone, anchor, seconds, dst, calendar from schedules where schedule_id = any ($1::integer[])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import msgspec
@@ -29,6 +30,8 @@ class Claimed(msgspec.Struct, frozen=True):
     claimed_at: datetime
     name: str | None
     spec: Spec
+    behind: bool = False  # it runs behind live work
+    available_at: datetime | None = None  # from when on it might be claimed
     ran: float = 0.0
     lost: int = 0
 
@@ -49,11 +52,13 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 async def claim(
-    store: Store, worker_id: int, pool_id: int, tasks: Sequence[int], most: int, share: int, after: int
+    store: Store, worker_id: int, pool_id: int, tasks: Sequence[int], most: int, share: int, after: int, behind: int
 ) -> list[Claimed]:
-    rows = await store.pool.fetch(_SQL.claim, worker_id, pool_id, tasks, most, share, after)
+    rows = await store.pool.fetch(_SQL.claim, worker_id, pool_id, tasks, most, share, after, behind)
     decode = _SPEC.decode
-    return [Claimed(RunKey(r[0], r[1], r[2]), r[3], r[4], r[5], r[6], r[7], r[8], decode(r[9])) for r in rows]
+    return [
+        Claimed(RunKey(r[0], r[1], r[2]), r[3], r[4], r[5], r[6], r[7], r[8], decode(r[9]), r[10], r[11]) for r in rows
+    ]
 
 
 async def settle(store: Store, worker_id: int, batch: Sequence[Settled], moment: float | None = None) -> int:
@@ -124,6 +129,7 @@ def _claimed(row: asyncpg.Record) -> Claimed:
         task_id=row["task_id"],
         tenant_id=row["tenant_id"],
         claimed_at=row["claimed_at"],
+        available_at=row["available_at"],
         name=row["name"],
         spec=_SPEC.decode(row["spec"]),
         ran=row["ran"],
@@ -169,6 +175,25 @@ async def sweep(store: Store, most: int) -> int:
     """Set aside what nobody knows, and bring back what somebody knows now."""
     changed: int = await store.pool.fetchval(_SQL.sweep, most)
     return changed
+
+
+async def decide(store: Store, most: int) -> int:
+    """Let each overlapping run whose time has come go the way of its job's policy; answers how many there were."""
+    decided: int = await store.pool.fetchval(_SQL.decide, most)
+    return decided
+
+
+async def thaw(store: Store, most: int) -> int:
+    """Let runs go whose freeze is over."""
+    thawed: int = await store.pool.fetchval(_SQL.thaw, most)
+    return thawed
+
+
+async def free_orphans(store: Store, after: tuple[datetime, UUID], most: int) -> tuple[datetime, UUID] | None:
+    """Let runs go that wait for nothing; answers how far it looked, None at the end."""
+    row = await store.pool.fetchrow(_SQL.free_orphans, *after, most)
+    assert row is not None
+    return None if row["o_at"] is None else (row["o_at"], row["o_job"])
 
 
 async def rearm_orphans(store: Store) -> int:

@@ -1,8 +1,8 @@
 -- The queue: what is to be done now or soon, and who holds it.
 
 -- name: claim
-select job_id, scheduled_for, slot, attempt, attempt_floor, task_id, tenant_id, claimed_at, name, spec
-from bellringer.claim($1, $2, $3, $4, $5, $6)
+select job_id, scheduled_for, slot, attempt, attempt_floor, task_id, tenant_id, claimed_at, name, spec, behind, available_at
+from bellringer.claim($1, $2, $3, $4, $5, $6, $7)
 
 -- name: settle
 select bellringer.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
@@ -14,7 +14,7 @@ select bellringer.give_back($1, $2, $3, $4, $5)
 -- What a vanished worker held, with how often each run was lost since its birth or its last death. Picked first: an
 -- ORDER BY with a LIMIT tempts the planner to walk the whole primary key.
 with held as materialized (select * from queue where worker_id = $1)
-select q.job_id, q.scheduled_for, q.slot, q.attempt, q.attempt_floor, q.task_id, q.tenant_id, q.claimed_at,
+select q.job_id, q.scheduled_for, q.slot, q.attempt, q.attempt_floor, q.task_id, q.tenant_id, q.claimed_at, q.available_at,
        j.name, coalesce(q.spec, j.spec) as spec,
        extract(epoch from bellringer.now() - q.claimed_at)::float8 as ran,
        (select count(*) from attempts a where a.job_id = q.job_id and a.scheduled_for = q.scheduled_for and a.slot = q.slot
@@ -41,14 +41,23 @@ from unnest($1::uuid[], $2::timestamptz[], $3::bigint[], $4::integer[], $5::time
 -- name: sweep
 select bellringer.unpark($1) + bellringer.park($1)
 
+-- name: decide
+select bellringer.decide_overlaps($1)
+
+-- name: thaw
+select bellringer.thaw($1)
+
+-- name: free_orphans
+select o_at, o_job from bellringer.free_orphans($1, $2, $3)
+
 -- name: rearm_orphans
 select bellringer.rearm_orphans()
 
 -- name: depths
 select p.name as pool,
-       count(*) filter (where q.worker_id is null and q.blocked = 0 and q.available_at <= bellringer.now()) as ready,
+       count(*) filter (where q.worker_id is null and q.blocked & ~32 = 0 and q.available_at <= bellringer.now()) as ready,
        count(*) filter (where q.worker_id is not null) as running,
-       count(*) filter (where q.blocked <> 0) as blocked,
+       count(*) filter (where q.blocked & ~32 <> 0) as blocked,
        coalesce(extract(epoch from bellringer.now() - min(q.available_at)
-         filter (where q.worker_id is null and q.blocked = 0 and q.available_at <= bellringer.now())), 0)::float8 as oldest
+         filter (where q.worker_id is null and q.blocked & ~32 = 0 and q.available_at <= bellringer.now())), 0)::float8 as oldest
 from pools p left join (select * from queue limit 200000) q on q.pool_id = p.pool_id group by p.name order by p.name

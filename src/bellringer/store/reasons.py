@@ -10,13 +10,15 @@ from uuid import UUID
 
 import msgspec
 
-from bellringer.reasons import MOST_AHEAD, NEAR, SILENT, Gap, Hand, Member, Pause, Then
+from bellringer.reasons import MOST_AHEAD, NEAR, SILENT, Freeze, Gap, Hand, Limit, Member, Pause, Then, Waiting
 from bellringer.runs import RunKey
 from bellringer.schedule import parse
+from bellringer.store import calendars
 from bellringer.store.pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("reasons")
+MOST_NAMED = 3  # runs that are in the way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,10 @@ class Around:
     predecessor: RunKey | None
     error: Any
     dead_letter: bool
+    limit: Limit | None
+    behind: bool
+    freeze: Freeze | None
+    suspended_at: datetime | None
 
 
 async def around(store: Store, job_id: UUID, key: RunKey | None, tenant_id: int) -> Around:
@@ -49,10 +55,31 @@ async def around(store: Store, job_id: UUID, key: RunKey | None, tenant_id: int)
     assert row is not None
     values = dict(row)
     before_at, before_slot = values.pop("before_at"), values.pop("before_slot")
+    values["limit"] = _limit(values)
+    values["freeze"] = _freeze(values)
     values["workers"] = tuple(Hand(**worker) for worker in msgspec.json.decode(row["workers"]))
     values["tasks"] = tuple(row["tasks"])
     values["error"] = None if row["error"] is None else msgspec.json.decode(row["error"])
     return Around(**values, predecessor=None if before_at is None else RunKey(job_id, before_at, before_slot))
+
+
+def _limit(values: dict[str, Any]) -> Limit | None:
+    key, most, cap = (values.pop(name) for name in ("limit_key", "limit_most", "limit_cap"))
+    under_way = [RunKey(*row) for row in values.pop("under_way")]
+    if key is None:
+        return None
+    shared = None if key.startswith("job ") else key
+    return Limit(
+        key=shared,
+        most=most if shared else cap or most,
+        taken=len(under_way),
+        runs=tuple(run.id for run in under_way[:MOST_NAMED]),
+    )
+
+
+def _freeze(values: dict[str, Any]) -> Freeze | None:
+    name, until, why = (values.pop(name) for name in ("freeze", "freeze_until", "freeze_why"))
+    return None if name is None else Freeze(name=name, until=until, why=why)
 
 
 async def then(store: Store, job_id: UUID, at: datetime, tenant_id: int) -> tuple[Then, RunKey | None]:
@@ -63,8 +90,14 @@ async def then(store: Store, job_id: UUID, at: datetime, tenant_id: int) -> tupl
     if row["from_at"] is not None:
         gap = Gap(**{name: row[name] for name in ("from_at", "to_at", "count", "reason", "into_at")})
     job = None if row["definition"] is None else _member(msgspec.json.decode(row["definition"]))
+    waiting = None
+    if row["backfill_id"] is not None:
+        state, made, total = (row[name] for name in ("backfill_state", "made", "total"))
+        waiting = Waiting(name=f"bf_{row['backfill_id']}", state=state, made=made, total=total)
+    if job is not None:
+        await calendars.load(store, job.schedules)
     near = None if row["near_at"] is None else RunKey(job_id, row["near_at"], row["near_slot"])
-    return Then(job=job, gap=gap, kept=row["kept"]), near
+    return Then(job=job, gap=gap, waiting=waiting, kept=row["kept"]), near
 
 
 def _member(definition: Mapping[str, Any]) -> Member:

@@ -8,7 +8,7 @@ here as materialized (
          coalesce(q.attempt_floor, m.attempt_floor, 0) as attempt_floor, coalesce(q.blocked, 0) as blocked,
          coalesce(q.task_id, case when m.job_id is not null and m.spec is not null then m.task_id end, j.task_id, m.task_id) as task_id,
          coalesce(q.pool_id, m.pool_id, j.pool_id) as pool_id, coalesce(q.shard, m.shard, j.shard) as shard,
-         q.tenant_id, q.priority, q.available_at
+         q.tenant_id, coalesce(q.priority, m.priority) as priority, q.available_at, q.key_id, q.cap, j.tags
   from k
   left join jobs j on j.job_id = k.job_id and j.tenant_id = $4 and j.deleted_at is null
   left join queue q on q.job_id = k.job_id and q.scheduled_for = k.scheduled_for and q.slot = k.slot and q.tenant_id = $4
@@ -39,12 +39,22 @@ select bellringer.now() as now, h.in_timer, h.attempt_floor, h.blocked, h.shard,
               order by a.available_at limit $6)) both_lanes
            where available_at <= bellringer.now() limit $6) s)
        else 0 end as ahead,
+       l.key as limit_key, l.most as limit_most, h.cap as limit_cap, coalesce(h.priority, 0) < 0 as behind,
+       array(select row(u.job_id, u.scheduled_for, u.slot) from queue u where u.key_id = h.key_id and u.worker_id is not null
+             order by u.job_id, u.scheduled_for limit $6) as under_way,
+       f.name as freeze, f.to_at as freeze_until, f.reason as freeze_why,
+       (select n.suspended_at from tenants n where n.tenant_id = $4) as suspended_at,
        b.scheduled_for as before_at, b.slot as before_slot, e.error,
        exists (select 1 from dead_letters d where d.job_id = h.job_id and d.scheduled_for = h.scheduled_for and d.slot = h.slot) as dead_letter
 from here h
 left join tasks t on t.task_id = h.task_id
 left join pools p on p.pool_id = h.pool_id
 left join workers w on w.worker_id = h.worker_id
+left join limits l on l.key_id = h.key_id
+left join lateral (
+  select f.name, f.to_at, f.reason from freezes f
+  where f.tenant_id = $4 and f.from_at <= bellringer.now() and f.to_at > bellringer.now() and (f.tags = '{}' or f.tags && h.tags)
+  order by f.to_at desc limit 1) f on true
 left join lateral (
   select o.scheduled_for, o.slot from queue o
   where h.blocked & 2 = 2 and o.job_id = h.job_id and (o.scheduled_for, o.slot) < (h.scheduled_for, h.slot)
@@ -55,9 +65,9 @@ left join lateral (
   order by a.attempt desc limit 1) e on true
 
 -- name: then
--- The revision in force at an instant (one that begins at the instant comes too late for it), the gap that covers it,
--- the first run of the time from there, and whether its day is still kept.
-select r.definition, g.from_at, g.to_at, g.count, g.reason, g.into_at, n.scheduled_for as near_at, n.slot as near_slot,
+-- The revision in force at an instant (one that begins at the instant comes too late for it), the gap or the catch-up that
+-- covers it, the first run of the time from there, and whether its day is still kept.
+select r.definition, b.backfill_id, b.state as backfill_state, b.made, b.total, g.from_at, g.to_at, g.count, g.reason, g.into_at, n.scheduled_for as near_at, n.slot as near_slot,
        bellringer.day_of($2::timestamptz) < bellringer.day_of(c.made_at)
          or bellringer.day_of($2::timestamptz) > bellringer.day_of(bellringer.now())
          or to_regclass('runs_' || to_char(bellringer.day_of($2::timestamptz), 'YYYYMMDD')) is not null as kept
@@ -67,6 +77,10 @@ left join lateral (
 left join lateral (
   select * from (select * from gaps where job_id = $1 and from_at <= $2 order by from_at desc limit 100) o
   where o.to_at > $2 limit 1) g on true
+left join lateral (
+  select backfill_id, state, made, total from backfills
+  where job_id = $1 and cause = 'catchup' and state in ('running', 'paused') and from_at <= $2 and to_at > $2
+  order by backfill_id limit 1) b on true
 left join lateral (
   select scheduled_for, slot from runs
   where job_id = $1 and tenant_id + 0 = $3 and scheduled_for >= $2 and scheduled_for < $2 + $4::interval

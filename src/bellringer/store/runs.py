@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 import msgspec
 
-from bellringer.runs import Cause, RunKey, Spec, State
+from bellringer.runs import FINAL, Cause, RunKey, Spec, State
 from bellringer.store.pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("runs")
+LIMITED = 32  # the bit of `blocked` that holds nothing back: such runs are claimed by a way of their own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,7 @@ class Run:
     claimed_at: datetime | None
     started_at: datetime | None  # of the attempt that runs, or of the one that ended the run
     first_started_at: datetime | None
+    jitter_by: timedelta | None  # by how much its job's runs start after their time
     finished_at: datetime | None
     worker_id: int | None
     blocked: int
@@ -226,7 +228,7 @@ def _state(row: asyncpg.Record) -> State:
     if row["available_at"] is not None:
         if row["worker_id"] is not None:
             return State.RUNNING
-        if row["blocked"]:
+        if row["blocked"] & ~LIMITED:
             return State.BLOCKED
         return State.RETRYING if row["queue_attempt"] else State.QUEUED
     if row["due_at"] is not None:
@@ -241,21 +243,23 @@ def _run(row: asyncpg.Record) -> Run:
         "pool",
         "priority",
         "cause",
-        "reason",
         "fired_at",
         "token",
         "revision",
         "claimed_at",
     )
     state = _state(row)
-    ended = state in (State.SUCCEEDED, State.DEAD, State.CANCELLED, State.SKIPPED)
+    ended = state in FINAL
+    error = _json(row["error"]) if ended else None
     return Run(
         key=RunKey(row["job_id"], row["scheduled_for"], row["slot"]),
         **{name: row[name] for name in names},
+        reason=row["reason"] or (str(error.get("reason", "")) if isinstance(error, dict) else ""),
         state=state,
         attempt=row["queue_attempt"] or row["timer_attempt"] or row["last_attempt"] or 0,
         started_at=row["claimed_at"] or (row["last_started_at"] if ended else None),
         first_started_at=row["first_started_at"] or row["claimed_at"],
+        jitter_by=row["jitter_by"],
         available_at=row["available_at"] or row["due_at"],
         finished_at=row["finished_at"] if ended else None,
         worker_id=row["worker_id"],
@@ -264,5 +268,5 @@ def _run(row: asyncpg.Record) -> Run:
         progress=_json(row["progress"]),
         spec=None if row["spec"] is None else msgspec.json.decode(row["spec"], type=Spec),
         result=_json(row["result"]) if ended else None,
-        error=_json(row["error"]) if ended else None,
+        error=error,
     )

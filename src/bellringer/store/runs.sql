@@ -27,7 +27,8 @@ select k.job_id, k.scheduled_for, k.slot, j.name as job, t.name as task, p.name 
        r.fired_at, r.token, coalesce(r.revision, m.revision) as revision, coalesce(r.spec, m.spec, j.spec) as spec,
        q.available_at, q.attempt as queue_attempt, q.worker_id, q.claimed_at, q.blocked, q.cancel_requested, q.progress,
        m.due_at, m.attempt as timer_attempt, e.ends_as::text as ends_as, e.finished_at, e.result, e.error,
-       e.attempt as last_attempt, e.started_at as last_started_at, f.first_started_at
+       e.attempt as last_attempt, e.started_at as last_started_at, f.first_started_at,
+       case when r.cause = 'schedule' then j.jitter_by end as jitter_by
 from k
 left join runs r on r.job_id = k.job_id and r.scheduled_for = k.scheduled_for and r.slot = k.slot and r.tenant_id + 0 = $4
 left join queue q on q.job_id = k.job_id and q.scheduled_for = k.scheduled_for and q.slot = k.slot and q.tenant_id = $4
@@ -50,7 +51,8 @@ select r.job_id, r.scheduled_for, r.slot, j.name as job, t.name as task, p.name 
        coalesce(r.reason, '') as reason, r.fired_at, r.token, r.revision, null::jsonb as spec,
        q.available_at, q.attempt as queue_attempt, q.worker_id, q.claimed_at, q.blocked, q.cancel_requested, q.progress,
        m.due_at, m.attempt as timer_attempt, e.ends_as::text as ends_as, e.finished_at, null::jsonb as result, e.error,
-       e.attempt as last_attempt, e.started_at as last_started_at, f.first_started_at
+       e.attempt as last_attempt, e.started_at as last_started_at, f.first_started_at,
+       case when r.cause = 'schedule' then j.jitter_by end as jitter_by
 from (select * from runs where job_id = $1 and tenant_id + 0 = $2     -- by its key, not by the tenant's index
         and ($3::timestamptz is null or (scheduled_for <= $3 and (scheduled_for, slot) < ($3, $4::bigint)))
       order by scheduled_for desc, slot desc limit $5) r
@@ -72,7 +74,8 @@ select r.job_id, r.scheduled_for, r.slot, j.name as job, t.name as task, p.name 
        coalesce(r.reason, '') as reason, r.fired_at, r.token, r.revision, null::jsonb as spec,
        q.available_at, q.attempt as queue_attempt, q.worker_id, q.claimed_at, q.blocked, q.cancel_requested, q.progress,
        m.due_at, m.attempt as timer_attempt, e.ends_as::text as ends_as, e.finished_at, null::jsonb as result, e.error,
-       e.attempt as last_attempt, e.started_at as last_started_at, f.first_started_at
+       e.attempt as last_attempt, e.started_at as last_started_at, f.first_started_at,
+       case when r.cause = 'schedule' then j.jitter_by end as jitter_by
 from (select * from runs where tenant_id = $1
         and ($2::timestamptz is null or (scheduled_for <= $2 and (scheduled_for, job_id, slot) < ($2, $3::uuid, $4::bigint)))
       order by scheduled_for desc, job_id desc, slot desc limit $5) r

@@ -38,7 +38,16 @@ class Job(Answer, frozen=True):
     retry: dict[str, Any]
     delivery: str
     misfire: str
+    max_catchup: int | None
+    catchup_window: str | None
+    catchup_rate: float | None
     overlap: str
+    max_concurrency: int | None
+    concurrency_key: str | None
+    concurrency_limit: int | None
+    jitter: str | None
+    jitter_by: str | None
+    late_after: str | None
     starts_at: datetime | None
     ends_at: datetime | None
     enabled: bool
@@ -49,6 +58,15 @@ class Job(Answer, frozen=True):
     created_at: datetime
     updated_at: datetime
     next_at: datetime | None
+
+
+class Resumed(Answer, frozen=True):
+    """A job that goes on; its pause covered so many occurrences, and `what` says what becomes of them."""
+
+    job: Job
+    missed: int
+    since: datetime | None
+    what: str
 
 
 class Attempt(Answer, frozen=True):
@@ -215,12 +233,21 @@ class Occurrence(Answer, frozen=True):
     flags: list[str]
 
 
+class Remark(Answer, frozen=True):
+    """Something that is allowed, and may surprise."""
+
+    code: str
+    text: str
+
+
 class Preview(Answer, frozen=True):
-    """What a schedule means."""
+    """What a schedule means; how often it fires is an average over thirty days, and of a delay not known."""
 
     schedule: dict[str, Any]
     description: str
     fires: list[Occurrence]
+    fires_per_day: float | None
+    warnings: list[Remark]
 
 
 class Version(Answer, frozen=True):

@@ -9,6 +9,10 @@ from urllib.parse import quote
 
 from bellringer.payload import check_payload
 from bellringer.wire import answers, reasons
+from bellringer.wire import backfills as past
+from bellringer.wire import calendars as resting
+from bellringer.wire import events as news
+from bellringer.wire import forecast as forecasts
 
 T = TypeVar("T")
 Document = Mapping[str, Any]
@@ -73,6 +77,21 @@ def patch_job(job: str, patch: Document, *, revision: int | None = None) -> Ask[
     return Ask(method="PATCH", path=path, shape=answers.Job, body=patch, headers=headers)
 
 
+def dry_run(
+    job: str, patch: Document, *, days: int | None = None, revision: int | None = None
+) -> Ask[forecasts.DryRun]:
+    """What a merge patch would do to a job and its fires of the next days; nothing is changed."""
+    real = patch_job(job, patch, revision=revision)
+    return Ask(
+        method=real.method,
+        path=real.path,
+        shape=forecasts.DryRun,
+        query={"dry_run": "true", **({} if days is None else {"days": days})},
+        body=real.body,
+        headers=real.headers,
+    )
+
+
 def delete_job(job: str) -> Ask[None]:
     return Ask(method="DELETE", path=PREFIX + _at("jobs", job), shape=type(None))
 
@@ -81,8 +100,9 @@ def pause(job: str, *, reason: str | None = None, until: str | float | None = No
     return _post(answers.Job, _at("jobs", job, "pause"), {"reason": reason, "until": until})
 
 
-def resume(job: str) -> Ask[answers.Job]:
-    return _post(answers.Job, _at("jobs", job, "resume"), {})
+def resume(job: str, *, missed: str | None = None) -> Ask[answers.Resumed]:
+    """Let a paused job go on; `missed` says what becomes of what it missed: skip, latest or all."""
+    return _post(answers.Resumed, _at("jobs", job, "resume"), {"missed": missed})
 
 
 def trigger(job: str, *, args: Sequence[Any] | None = None, kwargs: Document | None = None) -> Ask[answers.Run]:
@@ -97,6 +117,23 @@ def job_runs(job: str, *, limit: int | None = None, cursor: str | None = None) -
 def why(job: str, *, at: str | None = None) -> Ask[reasons.Explanation]:
     """Why a job does not run now, or what became of it at a time."""
     return _get(reasons.Explanation, _at("jobs", job, "why"), at=at)
+
+
+def baseline(job: str) -> Ask[news.Baseline]:
+    """How long a job usually takes."""
+    return _get(news.Baseline, _at("jobs", job, "baseline"))
+
+
+def events(
+    *, kind: str | None = None, job: str | None = None, limit: int | None = None, cursor: str | None = None
+) -> Ask[news.EventPage]:
+    """The newest events: what is late, missed, slow or outgrown."""
+    return _get(news.EventPage, "/events", kind=kind, job=job, limit=limit, cursor=cursor)
+
+
+def tz_moves(*, limit: int | None = None) -> Ask[news.TzMoves]:
+    """What new rules of the time zones have moved."""
+    return _get(news.TzMoves, "/cluster/tz-moves", limit=limit)
 
 
 def runs(*, job: str | None = None, limit: int | None = None, cursor: str | None = None) -> Ask[answers.RunPage]:
@@ -155,6 +192,94 @@ def _which(runs: Sequence[str] | None, fingerprint: str | None, everything: bool
     return {"runs": runs, "fingerprint": fingerprint, "all": True if everything else None}
 
 
+def plan_backfill(job: str, start: str, end: str, **terms: Any) -> Ask[past.BackfillPlan]:
+    """What a backfill would do; nothing is made. Terms are order, reprocess, parallelism and rate."""
+    body = {"job": job, "from": start, "to": end, "dry_run": True, **terms}
+    return _post(past.BackfillPlan, "/backfills", body)
+
+
+def start_backfill(job: str, start: str, end: str, *, plan: str | None = None, **terms: Any) -> Ask[past.Backfill]:
+    """Run the occurrences of a job from one time up to another; with a plan, only if it still holds."""
+    body = {"job": job, "from": start, "to": end, "plan": plan, **terms}
+    return _post(past.Backfill, "/backfills", body)
+
+
+def backfills(*, job: str | None = None, limit: int | None = None, cursor: str | None = None) -> Ask[past.BackfillPage]:
+    """The newest backfills and catch-ups, of all jobs or of one."""
+    return _get(past.BackfillPage, "/backfills", job=job, limit=limit, cursor=cursor)
+
+
+def backfill(backfill_id: str) -> Ask[past.Backfill]:
+    """A backfill with what became of its runs."""
+    return _get(past.Backfill, _at("backfills", backfill_id))
+
+
+def pause_backfill(backfill_id: str) -> Ask[past.Backfill]:
+    return _post(past.Backfill, _at("backfills", backfill_id, "pause"), {})
+
+
+def resume_backfill(backfill_id: str) -> Ask[past.Backfill]:
+    return _post(past.Backfill, _at("backfills", backfill_id, "resume"), {})
+
+
+def cancel_backfill(backfill_id: str, *, reason: str | None = None) -> Ask[past.Backfill]:
+    return _post(past.Backfill, _at("backfills", backfill_id, "cancel"), {"reason": reason})
+
+
+def calendars(*, limit: int | None = None, cursor: str | None = None) -> Ask[resting.CalendarPage]:
+    """Calendars by their names."""
+    return _get(resting.CalendarPage, "/calendars", limit=limit, cursor=cursor)
+
+
+def calendar(name: str) -> Ask[resting.Calendar]:
+    """A calendar with its dates."""
+    return _get(resting.Calendar, _at("calendars", name))
+
+
+def put_calendar(
+    name: str, *, dates: Sequence[str] | None = None, ics: str | None = None, weekend: Sequence[str] | None = None
+) -> Ask[resting.Calendar]:
+    """Make a calendar what is given; the jobs that use it follow. Repeat it while some are `outdated`."""
+    body = {"dates": dates, "ics": ics, "weekend": weekend}
+    given = {name: value for name, value in body.items() if value is not None}
+    return Ask(method="PUT", path=PREFIX + _at("calendars", name), shape=resting.Calendar, body=given)
+
+
+def delete_calendar(name: str) -> Ask[None]:
+    return Ask(method="DELETE", path=PREFIX + _at("calendars", name), shape=type(None))
+
+
+def freezes(*, limit: int | None = None, cursor: str | None = None) -> Ask[resting.FreezePage]:
+    """Freezes, those that end last first."""
+    return _get(resting.FreezePage, "/freezes", limit=limit, cursor=cursor)
+
+
+def freeze(freeze: str) -> Ask[resting.Freeze]:
+    """A freeze by its id or name."""
+    return _get(resting.Freeze, _at("freezes", freeze))
+
+
+def create_freeze(
+    name: str, end: str | float, *, start: str | None = None, policy: str | None = None,
+    tags: Sequence[str] | None = None, reason: str | None = None,
+) -> Ask[resting.Freeze]:  # fmt: skip
+    """Let schedules rest from the start, or now, to an instant or for a length of time."""
+    body = {"name": name, "from": start, "to": end, "policy": policy, "tags": tags, "reason": reason}
+    return _post(resting.Freeze, "/freezes", body)
+
+
+def patch_freeze(freeze: str, patch: Document) -> Ask[resting.Freeze]:
+    """Give a freeze another `to` or `reason`."""
+    headers = {"Content-Type": "application/merge-patch+json"}
+    path = PREFIX + _at("freezes", freeze)
+    return Ask(method="PATCH", path=path, shape=resting.Freeze, body=patch, headers=headers)
+
+
+def lift_freeze(freeze: str) -> Ask[resting.Lifted]:
+    """End a freeze now."""
+    return Ask(method="DELETE", path=PREFIX + _at("freezes", freeze), shape=resting.Lifted)
+
+
 def workers() -> Ask[answers.Workers]:
     return _get(answers.Workers, "/workers")
 
@@ -163,9 +288,16 @@ def cluster() -> Ask[answers.Cluster]:
     return _get(answers.Cluster, "/cluster")
 
 
-def preview(schedule: Document, *, n: int | None = None, after: str | None = None) -> Ask[answers.Preview]:
-    """What a schedule means, and its next occurrences."""
-    return _post(answers.Preview, "/schedules/preview", {"schedule": schedule, "n": n, "from": after})
+def forecast(*, start: str | None = None, end: str | None = None, bucket: str | None = None) -> Ask[forecasts.Forecast]:
+    """The expected fires by bucket and pool, and how herds could be spread."""
+    return _get(forecasts.Forecast, "/forecast", **{"from": start, "to": end, "bucket": bucket})
+
+
+def preview(
+    schedule: Document, *, n: int | None = None, after: str | None = None, job: str | None = None
+) -> Ask[answers.Preview]:
+    """What a schedule means, and its next occurrences; a job's name chooses the values of H."""
+    return _post(answers.Preview, "/schedules/preview", {"schedule": schedule, "n": n, "from": after, "job": job})
 
 
 def version() -> Ask[answers.Version]:

@@ -9,10 +9,10 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from bellringer.durations import format_duration
+from bellringer.durations import format_duration, parse_duration
 from bellringer.errors import InvalidInput
 from bellringer.jobs import DEFAULT_POOL, DEFAULT_PRIORITY, Definition, check_name
-from bellringer.policies import Delivery, Misfire, Overlap, Retry
+from bellringer.policies import Catchup, Delivery, Limit, Misfire, Overlap, Retry
 from bellringer.schedule import Schedule, parse, to_document
 from bellringer.schedule.instants import write_instant
 from bellringer.wire.reading import Gathering, duration, instant, read, refuse_unknown
@@ -23,12 +23,7 @@ W = TypeVar("W", bound=StrEnum)
 
 SHORTEST_TIMEOUT: Final = timedelta(milliseconds=1)
 LONGEST_TIMEOUT: Final = timedelta(days=30)
-_KINDS: Final = frozenset({"cron", "every", "delay", "at"})
-# Words that a later release will take; until then they are told apart from mistakes.
-_LATER: Final[Mapping[str, frozenset[str]]] = {
-    "misfire": frozenset({"skip", "fire_all"}),
-    "overlap": frozenset({"skip", "queue", "collapse", "replace"}),
-}
+_KINDS: Final = frozenset({"cron", "every", "delay", "at", "rrule"})
 
 
 def to_definition(request: JobRequest, *, owner: str = "api") -> Definition:
@@ -49,7 +44,12 @@ def to_definition(request: JobRequest, *, owner: str = "api") -> Definition:
         retry=g.take("/retry", lambda: retry_of(request.retry), Retry()),
         delivery=g.take("/delivery", lambda: delivery_of(request), Delivery.AT_LEAST_ONCE),
         misfire=g.take("/misfire", lambda: word(Misfire, request.misfire, "misfire"), Misfire.FIRE_ONCE),
-        overlap=g.take("/overlap", lambda: word(Overlap, request.overlap, "overlap"), Overlap.ALLOW),
+        catchup=g.take("/max_catchup", lambda: _catchup(request), Catchup()),
+        overlap=g.take("/overlap", lambda: word(Overlap, request.overlap, "overlap"), Overlap.SKIP),
+        max_concurrency=request.max_concurrency,
+        limit=g.take("/concurrency_key", lambda: _limit_of(request), None),
+        jitter=g.take("/jitter", lambda: _length(request.jitter, "jitter"), None),
+        late_after=g.take("/late_after", lambda: _length(request.late_after, "late_after"), None),
         starts_at=g.take("/starts_at", lambda: instant(request.starts_at, what="starts_at"), None),
         ends_at=g.take("/ends_at", lambda: instant(request.ends_at, what="ends_at"), None),
         enabled=request.enabled,
@@ -97,7 +97,15 @@ def _patch_target(stored: list[dict[str, object]], patch: Any) -> dict[str, obje
     if len(stored) != 1 or not isinstance(patch, Mapping):
         return {}
     kinds = _KINDS & patch.keys()
-    return stored[0] if kinds <= stored[0].keys() else {}
+    if not kinds <= stored[0].keys():
+        return {}
+    # The seed was chosen for the old expression; a new one without `H` has no use for it.
+    return {key: value for key, value in stored[0].items() if key != "seed" or not kinds}
+
+
+def _written(schedule: Schedule) -> dict[str, object]:
+    """Without the content of its calendar, which registration looks up anew."""
+    return {key: value for key, value in to_document(schedule).items() if key != "calendar_digest"}
 
 
 def _document(d: Definition) -> dict[str, Any]:
@@ -107,7 +115,7 @@ def _document(d: Definition) -> dict[str, Any]:
         "task": d.task,
         "args": list(d.args),
         "kwargs": dict(d.kwargs),
-        "schedules": [to_document(s) for s in d.schedules],
+        "schedules": [_written(s) for s in d.schedules],
         "pool": d.pool,
         "priority": d.priority,
         "timeout": format_duration(d.timeout) if d.timeout else None,
@@ -115,12 +123,51 @@ def _document(d: Definition) -> dict[str, Any]:
         "retry": d.retry.to_document(),
         "delivery": d.delivery.value,
         "misfire": d.misfire.value,
+        **_catchup_document(d),
         "overlap": d.overlap.value,
+        "max_concurrency": d.max_concurrency,
+        "concurrency_key": d.limit.key if d.limit else None,
+        "concurrency_limit": d.limit.most if d.limit else None,
+        "jitter": format_duration(d.jitter) if d.jitter else None,
+        "late_after": format_duration(d.late_after) if d.late_after else None,
         "starts_at": write_instant(d.starts_at) if d.starts_at else None,
         "ends_at": write_instant(d.ends_at) if d.ends_at else None,
         "enabled": d.enabled,
         "tags": list(d.tags),
     }
+
+
+def _catchup_document(d: Definition) -> dict[str, Any]:
+    plain, own = Catchup(), d.catchup
+    return {
+        "max_catchup": own.most if own.most != plain.most else None,
+        "catchup_window": format_duration(own.window) if own.window != plain.window else None,
+        "catchup_rate": own.rate,
+    }
+
+
+def _catchup(request: JobRequest) -> Catchup:
+    plain = Catchup()
+    window = _length(request.catchup_window, "catchup_window")
+    most = plain.most if request.max_catchup is None else request.max_catchup
+    return Catchup(most, window or plain.window, request.catchup_rate)
+
+
+def _limit_of(request: JobRequest) -> Limit | None:
+    if request.concurrency_key is not None:
+        return Limit(request.concurrency_key, 1 if request.concurrency_limit is None else request.concurrency_limit)
+    if request.concurrency_limit is not None:
+        raise InvalidInput(
+            "concurrency_limit goes with concurrency_key",
+            hint="to limit this job's own runs, give max_concurrency",
+            pointer="/concurrency_limit",
+            code="missing_field",
+        )
+    return None
+
+
+def _length(value: str | float | None, what: str) -> timedelta | None:
+    return None if value is None else parse_duration(value, what=what)
 
 
 def _schedules(request: JobRequest, g: Gathering) -> tuple[Schedule, ...]:
@@ -197,10 +244,4 @@ def word(kind: type[W], text: str, what: str) -> W:
         return kind(text)
     except ValueError:
         known = ", ".join(kind)
-    if text in _LATER.get(what, ()):
-        raise InvalidInput(
-            f"{what} {text!r} is not supported yet",
-            hint=f"this release knows {known}",
-            code="not_yet_supported",
-        )
     raise InvalidInput(f"{what} {text[:40]!r} is not known", hint=f"use {known}", code="unknown_word")

@@ -37,11 +37,25 @@ class JobRequest(Request, frozen=True):
     retry: int | dict[str, Any] | None = None
     delivery: str | None = None
     misfire: str = Misfire.FIRE_ONCE
-    overlap: str = Overlap.ALLOW
+    max_catchup: int | None = None
+    catchup_window: str | int | float | None = None
+    catchup_rate: int | float | None = None
+    overlap: str = Overlap.SKIP
+    max_concurrency: int | None = None
+    concurrency_key: str | None = None
+    concurrency_limit: int | None = None
+    jitter: str | int | float | None = None
+    late_after: str | int | float | None = None
     starts_at: str | None = None
     ends_at: str | None = None
     enabled: bool = True
     tags: list[str] = []
+
+
+class ResumeRequest(Request, frozen=True):
+    """What to do with what was missed meanwhile: skip, latest or all."""
+
+    missed: str = "skip"
 
 
 class PauseRequest(Request, frozen=True):
@@ -92,8 +106,9 @@ class LettersRequest(Request, frozen=True):
 
 
 class PreviewRequest(Request, frozen=True, rename={"after": "from"}):
-    """A schedule to look ahead with; `from` is now where it is not given."""
+    """A schedule to look ahead with, as it would be for the job of that name; `from` is now where it is not given."""
 
     schedule: dict[str, Any]
     n: int = 5
     after: str | None = None
+    job: str | None = None

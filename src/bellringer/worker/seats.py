@@ -8,6 +8,7 @@ from typing import Final
 from bellringer.lifecycle.claim import Turn
 from bellringer.store.queue import Claimed
 
+BEHIND: Final = 0.25  # the part of the seats that catch-ups and backfills may take
 AHEAD: Final = 0.05  # seconds of work that may be claimed beyond the free seats: batches, not hoards
 MOST: Final = 2_000  # rows in one claim
 
@@ -20,6 +21,7 @@ class Seats:
         self.pool_id = pool_id
         self.slots = slots
         self.busy = 0
+        self.behind = 0  # of catch-ups and backfills, claimed and not ended
         self.turn = Turn()
         self.waiting: deque[tuple[int, Claimed]] = deque()  # each with the number that it was claimed under
         self._finished = 0
@@ -35,8 +37,13 @@ class Seats:
         """Whether a claim now would be of a size that pays: some seats are free, and the stock runs low."""
         return self.busy < self.slots and len(self.waiting) * 2 <= int(self._rate * AHEAD)
 
-    def finished(self) -> None:
+    def room_behind(self) -> int:
+        """How many runs from behind live work may be claimed now; one seat is always theirs."""
+        return max(1, int(self.slots * BEHIND)) - self.behind
+
+    def finished(self, *, behind: bool = False) -> None:
         self.busy -= 1
+        self.behind -= behind
         self._finished += 1
 
     def measure(self, moment: float) -> None:

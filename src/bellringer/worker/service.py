@@ -161,7 +161,8 @@ class Worker:
         if not wanted or not seats.worth_claiming():
             return False
         seat = Seat(worker_id=self.worker_id, pool_id=seats.pool_id, task_ids=list(self._tasks))
-        taken, seats.turn = await claim(self._store, seat, wanted, seats.turn)
+        taken, seats.turn = await claim(self._store, seat, wanted, seats.turn, behind=seats.room_behind())
+        seats.behind += sum(claimed.behind for claimed in taken)
         CLAIM_SECONDS.observe(self._clock.monotonic() - started)
         if not taken:
             return False
@@ -177,6 +178,7 @@ class Worker:
         while seats.waiting and seats.busy < seats.slots and not self._stopping:
             worker_id, claimed = seats.waiting.popleft()
             if worker_id != self.worker_id:  # this worker was declared lost since; the run is somebody else's
+                seats.behind -= claimed.behind
                 continue
             seats.busy += 1
             self._start(seats, claimed)
@@ -189,12 +191,13 @@ class Worker:
             task=self._tasks[claimed.task_id],
             spec=claimed.spec,
             claimed_at=claimed.claimed_at,
+            due_at=claimed.available_at,
             tenant=self._settings.tenants.get(claimed.tenant_id, "default"),
             pool=seats.pool,
             job=claimed.name,
         )
         if claimed.attempt == 1:
-            late = (self._time.now() - claimed.key.scheduled_for).total_seconds()
+            late = (self._time.now() - (claimed.available_at or claimed.key.scheduled_for)).total_seconds()
             one_of(START_LATENESS, seats.pool).observe(max(late, 0.0))
         if self._settings.observer:
             self._settings.observer("started", work, None)
@@ -211,7 +214,7 @@ class Worker:
         self._settler.add(Entry(worker_id, claimed, work.task, settled))
         if self._settings.observer:
             self._settings.observer("finished", work, settled)
-        seats.finished()
+        seats.finished(behind=claimed.behind)
         self._fill(seats)
         if seats.worth_claiming():
             self._wake_all()

@@ -20,6 +20,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     spec: Spec
     claimed_at: datetime
+    due_at: datetime | None = None  # its time, with the job's jitter; of a retry, when it was to be tried
     tenant: str = "default"
     pool: str = "short"
     job: str | None = None  # the job's name, where it has one

@@ -65,7 +65,13 @@ create table jobs (
   pool_id       smallint not null references pools,
   priority      smallint not null,
   misfire       text not null,
+  catchup       jsonb not null default '{}',    -- of fire_all: most, window (seconds), rate (runs a minute)
   overlap       text not null,
+  key_id        integer,                        -- the limit that its runs share with others, or have to themselves
+  cap           smallint,                       -- how many of its own runs may be under way at once
+  jitter        interval,                       -- its runs start within so long after their time …
+  jitter_by     interval not null default '0',  -- … and this job's always by so much
+  late_after    interval,                       -- a run that has not started by then is late
   starts_at     timestamptz,
   ends_at       timestamptz,
   enabled       boolean not null default true,  -- what its author declared
@@ -105,7 +111,8 @@ create table schedules (
   anchor      text not null,
   seconds     boolean not null,
   dst         text not null,
-  unique (kind, expression, timezone, anchor, seconds, dst)
+  calendar    text not null,                    -- the days off that it heeds, by their content, and how
+  unique (kind, expression, timezone, anchor, seconds, dst, calendar)
 );
 
 -- One clock hand for all the jobs of a shard that share a schedule.
@@ -120,7 +127,8 @@ create table cohorts (
 ) with (fillfactor = 70);
 create index cohorts_due on cohorts (shard, next_at);
 
--- Narrow, and all that a fire needs; read in order.
+-- Narrow, and all that a fire needs; read in order. misfire: 0 fire_once, 1 skip, 2 fire_all. overlap: 0 allow, 1 skip,
+-- 2 queue, 3 collapse, 4 replace.
 create table members (
   shard        smallint not null,
   schedule_id  integer not null,
@@ -132,9 +140,88 @@ create table members (
   priority     smallint not null,
   misfire      smallint not null,
   overlap      smallint not null,
+  cap          smallint,
+  key_id       integer,
+  jitter_ms    integer not null default 0,
+  several      boolean not null default false,  -- its job has more schedules than this
+  late_after   interval,
   active_since timestamptz not null,
   active_until timestamptz,
   primary key (shard, schedule_id, job_id)
+);
+
+-- Counted shard by shard every minute, for the forecast.
+create table cohort_sizes (
+  shard       smallint not null,
+  schedule_id integer not null,
+  tenant_id   integer not null,
+  pool_id     smallint not null,
+  members     integer not null,
+  jittered    integer not null,                 -- of them, those that start later than their time …
+  jitter_ms   integer not null,                 -- … by up to this
+  primary key (shard, schedule_id, tenant_id, pool_id)
+);
+create table recounts (
+  shard      smallint primary key,
+  counted_at timestamptz not null
+);
+
+-- Runs with one key share a limit: so many of them may be under way at once.
+create table limits (
+  key_id    integer generated always as identity primary key,
+  tenant_id integer not null references tenants,
+  key       text not null,
+  most      integer not null check (most > 0),
+  unique (tenant_id, key)
+);
+
+-- Days off, by their content, which never changes under its digest; and the names that tenants give them.
+create table days_off (
+  digest  text primary key,
+  dates   date[] not null,
+  weekend smallint[] not null
+);
+create table calendars (
+  tenant_id  integer not null references tenants,
+  name       text not null,
+  version    integer not null,
+  digest     text not null references days_off,
+  changed_at timestamptz not null,
+  changed_by text not null,
+  deleted_at timestamptz,
+  primary key (tenant_id, name, version)
+);
+
+-- Times in which a tenant's schedules rest; what is due then is deferred to the end, skipped, or collapsed into one run.
+create table freezes (
+  freeze_id  integer generated always as identity primary key,
+  tenant_id  integer not null references tenants,
+  name       text not null,
+  from_at    timestamptz not null,
+  to_at      timestamptz not null check (to_at > from_at),
+  policy     text not null check (policy in ('defer', 'skip', 'collapse')),
+  tags       text[] not null default '{}',      -- only jobs with one of these; none: all jobs
+  reason     text,
+  made_by    text not null,
+  made_at    timestamptz not null
+);
+create index freezes_until on freezes (to_at);
+
+-- Which rules of the time zones a run was computed by.
+create table tz_versions (
+  tz_id      smallint generated always as identity primary key,
+  version    text not null unique,
+  first_seen timestamptz not null default pg_catalog.now()
+);
+-- Hands that a new version has moved.
+create table tz_moves (
+  tz_id       smallint not null references tz_versions,
+  schedule_id integer not null,
+  shard       smallint not null,
+  moved_at    timestamptz not null,
+  old_next    timestamptz not null,
+  new_next    timestamptz not null,
+  primary key (tz_id, schedule_id, shard)
 );
 
 -- One-shots, fixed delays and far retries, until they are due.
@@ -171,6 +258,7 @@ create table runs (
   pool_id       smallint not null,
   priority      smallint not null,
   cause         cause not null,
+  tz_id         smallint,                       -- the rules of the time zones that its instant was computed by
   born_as       run_state not null,
   reason        text,
   spec          jsonb,
@@ -178,8 +266,13 @@ create table runs (
 ) partition by range (scheduled_for);
 create index runs_recent on runs (tenant_id, scheduled_for);
 
--- blocked is a set of bits, so that two reasons may hold a run at once: 1 its job is paused, 2 its predecessor is
--- unfinished, 4 no live worker knows its task.
+-- All values of queue.blocked that have this bit: by them the index on blocked is asked.
+create function bits(p_bit integer) returns smallint[] language sql immutable parallel safe as
+$$ select array_agg(n::smallint) from generate_series(0, 63) n where n & p_bit = p_bit $$;
+
+-- blocked is a set of bits, so that several reasons may hold a run at once: 1 its job is paused, 2 its predecessor is
+-- unfinished, 4 no live worker knows its task, 8 a freeze, 16 (with 2) what becomes of it is decided when its time comes,
+-- 32 it has a limit: such runs are claimed by a way of their own.
 create table queue (
   job_id           uuid not null,
   scheduled_for    timestamptz not null,
@@ -196,9 +289,12 @@ create table queue (
   attempt          integer not null default 0,
   attempt_floor    integer not null default 0,  -- attempts that do not count: before a redrive, or snoozed
   blocked          smallint not null default 0,
+  cap              smallint,
   rearms           boolean not null default false,
   cancel_requested boolean not null default false,
   cause            cause not null,
+  key_id           integer,
+  late_at          timestamptz,                 -- when it is late, unless it has started or was told of before
   spec             jsonb,
   progress         jsonb,
   primary key (job_id, scheduled_for, slot)
@@ -206,7 +302,12 @@ create table queue (
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 100000);
 create index queue_ready on queue (pool_id, tenant_id, priority desc, available_at) where worker_id is null and blocked = 0;
 create index queue_held on queue (worker_id) where worker_id is not null;
-create index queue_blocked on queue (blocked, task_id) where blocked <> 0;
+create index queue_blocked on queue (blocked, available_at) where blocked & ~32 <> 0;
+create index queue_waiting on queue (available_at, job_id) where blocked & 2 = 2;
+create index queue_limited on queue (pool_id, key_id, priority desc, available_at) where worker_id is null and blocked = 32;
+create index queue_keys on queue (key_id, job_id) where key_id is not null and worker_id is not null;
+create index queue_behind on queue (pool_id, available_at) where worker_id is null and blocked = 0 and priority < 0;
+create index queue_late on queue (late_at) where late_at is not null;
 
 create table attempts (
   job_id        uuid not null,
@@ -245,12 +346,62 @@ create table gaps (
   job_id      uuid not null,
   from_at     timestamptz not null,
   to_at       timestamptz not null,
+  schedule_id integer not null default 0,       -- whose occurrences; 0: those of all its schedules
   count       bigint,                           -- null: the range is exact, the occurrences in it were not counted
   reason      text not null,
   into_at     timestamptz,                      -- the occurrence that ran in their place
   recorded_at timestamptz not null,
-  primary key (job_id, from_at, to_at)
+  primary key (job_id, from_at, to_at, schedule_id)
 );
+
+-- Occurrences of the past that are still to be run, behind live work: what a job with fire_all has missed (catchup), or
+-- what somebody has asked for (backfill). Worked off a few at a time; the cursor says how far.
+create table backfills (
+  backfill_id  bigint generated always as identity primary key,
+  tenant_id    integer not null,
+  job_id       uuid not null,
+  shard        smallint not null,
+  cause        cause not null check (cause in ('catchup', 'backfill')),
+  schedule_id  integer not null default 0,      -- whose occurrences; 0: those of all its schedules as they are now
+  from_at      timestamptz not null,            -- it is in it
+  to_at        timestamptz not null,            -- it is not
+  cursor       timestamptz,                     -- the last instant that was decided on
+  newest_first boolean not null default false,
+  reprocess    text not null default 'none' check (reprocess in ('none', 'failed', 'all')),
+  parallelism  integer not null,                -- how many of its runs may be unfinished at once
+  rate         double precision,                -- runs a minute; null: as fast as they end
+  most         bigint,                          -- of a catch-up: only the latest so many …
+  horizon      interval,                        -- … and none older than this
+  state        text not null default 'running' check (state in ('running', 'paused', 'done', 'cancelled')),
+  total        bigint,                          -- occurrences in the range; null: not counted yet
+  made         bigint not null default 0,       -- runs born
+  passed       bigint not null default 0,       -- occurrences that needed none
+  who          text not null,
+  why          text,
+  created_at   timestamptz not null,
+  made_at      timestamptz,                     -- when the last run was born
+  ended_at     timestamptz
+);
+create index backfills_unended on backfills (shard, backfill_id) where state in ('running', 'paused');
+create index backfills_of_job on backfills (job_id, backfill_id);
+create index backfills_newest on backfills (tenant_id, backfill_id);
+
+-- What people want to be told of: a run that is late or missed, one that takes far longer than usual, a job that
+-- outgrows its interval. Each is told once.
+create table events (
+  event_id      bigint generated always as identity primary key,
+  at            timestamptz not null,
+  tenant_id     integer not null,
+  kind          text not null,
+  job_id        uuid not null,
+  scheduled_for timestamptz not null,
+  slot          bigint not null default 0,
+  attempt       integer not null default 0,
+  data          jsonb not null default '{}',
+  unique (job_id, scheduled_for, slot, attempt, kind)
+);
+create index events_newest on events (tenant_id, event_id);
+create index events_old on events (at);
 
 create table dead_letters (
   job_id        uuid not null,

@@ -16,9 +16,42 @@ begin
   end loop;
 end $$;
 
+-- How late an occurrence may be before it has misfired.
+create function grace() returns interval language sql immutable parallel safe as $$ select interval '60 seconds' $$;
+
+-- How much of what it missed a job wants.
+create function catchup_of(p_job uuid, out most bigint, out horizon interval, out rate double precision)
+language sql stable set search_path = bellringer, pg_temp as $$
+  select coalesce((catchup ->> 'most')::bigint, 100), coalesce((catchup ->> 'window')::float8, 604800) * interval '1 second',
+         (catchup ->> 'rate')::float8
+  from jobs where job_id = p_job
+$$;
+
+-- Until when the freezes that cover a moment hold a job; null: none does.
+create function frozen_until(p_job uuid, p_tenant integer, p_at timestamptz) returns timestamptz
+language sql stable set search_path = bellringer, pg_temp as $$
+  select max(f.to_at) from freezes f where f.tenant_id = p_tenant and f.from_at <= p_at and f.to_at > p_at
+    and (f.tags = '{}' or exists (select 1 from jobs j where j.job_id = p_job and j.tags && f.tags))
+$$;
+
+-- What holds a run of a job that is born now, as bits of queue.blocked: a limit, a freeze, an unfinished run before it.
+-- What waits only for a catch-up or a backfill is never skipped for it. p_nth: the job's first run that is born now, or one
+-- after it. The tick does the same by itself, for many at once.
+create function held_by(p_job uuid, p_tenant integer, p_overlap smallint, p_key integer, p_at timestamptz, p_nth bigint) returns smallint
+language sql stable set search_path = bellringer, pg_temp as $$
+  select (case when p_key is null then 0 else 32 end
+        | case when frozen_until(p_job, p_tenant, p_at) is not null then 8
+               when p_overlap = 0 then 0
+               when p_nth > 1 or exists (select 1 from queue q where q.job_id = p_job and q.cause not in ('catchup', 'backfill'))
+               then case p_overlap when 2 then 2 else 18 end
+               when exists (select 1 from queue q where q.job_id = p_job) then 2
+               else 0 end)::smallint
+$$;
+
 -- Take jobs out of their cohorts. Where the hand is behind, what a job was owed up to now is not forgotten: its
--- oldest occurrence is born now, unless the job is deleted, and a gap records the rest. What the lead has born
--- ahead of its time goes, with its run: nobody was allowed to claim it yet.
+-- oldest occurrence is born now, unless the job is deleted or would rather skip what is late, and a gap records the
+-- rest; a job that wants all gets a catch-up. What the lead has born ahead of its time goes, with its run: nobody was
+-- allowed to claim it yet.
 create function leave(p_jobs uuid[], p_at timestamptz, p_reason text, p_owed boolean) returns void
 language plpgsql set search_path = bellringer, pg_temp
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
@@ -31,10 +64,13 @@ begin
   with behind as materialized (
     -- Where the hand stands for this member: a jump under way has brought it to its goal already, or a fire under way
     -- has given it next_at.
-    select m.*, h.at, h.got, greatest(h.at, m.active_since + interval '1 microsecond') as from_at
+    select m.*, h.at, h.got, greatest(h.at, m.active_since + interval '1 microsecond') as from_at,
+           least(p_at, m.active_until) + interval '1 microsecond' as to_at, p_owed and m.misfire = 2 as all_owed,
+           p_owed and m.misfire <> 2 and not h.got and h.at > m.active_since and (m.misfire = 0 or h.at >= p_at - grace()) as owed
     from jobs j cross join unnest(j.schedule_ids) i (schedule_id)
-    join members m on m.shard = j.shard and m.schedule_id = i.schedule_id and m.job_id = j.job_id
-    join cohorts c on c.shard = m.shard and c.schedule_id = m.schedule_id
+    cross join lateral (                                   -- by its whole key, whatever the planner believes
+      select * from members m where m.shard = j.shard and m.schedule_id = i.schedule_id and m.job_id = j.job_id offset 0) m
+    cross join lateral (select * from cohorts c where c.shard = m.shard and c.schedule_id = m.schedule_id offset 0) c
     cross join lateral (select coalesce(m.job_id <= c.jump_cursor, false) as jumped) g
     cross join lateral (select case when g.jumped then c.jump_to else c.next_at end as at,
                                not g.jumped and coalesce(m.job_id <= c.cursor, false) as got) h
@@ -43,23 +79,37 @@ begin
     insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, revision, shard, pool_id, priority, cause, born_as)
     select distinct on (job_id, at) job_id, at, 0, p_at, 0, tenant_id, task_id, revision, shard, pool_id, priority,
            'schedule'::cause, 'queued'::run_state
-    from behind where p_owed and not got and at > active_since on conflict do nothing returning *),
+    from behind where owed on conflict do nothing returning *),
   queued as (
-    insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, revision, shard, pool_id, priority, cause)
-    select job_id, scheduled_for, 0, scheduled_for, tenant_id, task_id, revision, shard, pool_id, priority, 'schedule' from born)
-  insert into gaps (job_id, from_at, to_at, reason, into_at, recorded_at)
-  select job_id, f.from_at, p_at + interval '1 microsecond', p_reason, f.into_at, p_at
+    insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, revision, shard, pool_id, priority, cause,
+                       key_id, cap, late_at, blocked)
+    select r.job_id, r.scheduled_for, 0, r.scheduled_for + b.jitter_ms * interval '1 ms', r.tenant_id, r.task_id, r.revision, r.shard, r.pool_id,
+           r.priority, 'schedule', b.key_id, b.cap, r.scheduled_for + b.jitter_ms * interval '1 ms' + b.late_after,
+           held_by(r.job_id, r.tenant_id, b.overlap, b.key_id, r.scheduled_for,
+                   row_number() over (partition by r.job_id order by r.scheduled_for))
+    from born r cross join lateral (select * from behind b where b.job_id = r.job_id and b.at = r.scheduled_for limit 1) b),
+  caught as (
+    insert into backfills (tenant_id, job_id, shard, cause, schedule_id, from_at, to_at, parallelism, rate, most, horizon, who, why, created_at)
+    select b.tenant_id, b.job_id, b.shard, 'catchup', b.schedule_id, f.from_at, b.to_at,
+           case b.overlap when 0 then 10 else 1 end, c.rate, c.most, c.horizon, 'misfire', p_reason, p_at
+    from behind b cross join lateral catchup_of(b.job_id) c
+    cross join lateral (select case when b.got then b.at + interval '1 microsecond' else b.from_at end as from_at) f
+    where b.all_owed and f.from_at < b.to_at)
+  insert into gaps (job_id, from_at, to_at, schedule_id, reason, into_at, recorded_at)
+  select job_id, f.from_at, b.to_at, b.schedule_id, p_reason, f.into_at, p_at
   from behind b cross join lateral (
-    select case when b.got or (p_owed and b.at > b.active_since) then b.at + interval '1 microsecond' else b.from_at end as from_at,
-           case when p_owed and not b.got and b.at > b.active_since then b.at end as into_at) f
-  where f.from_at <= p_at on conflict do nothing;
+    select case when b.got or b.owed then b.at + interval '1 microsecond' else b.from_at end as from_at,
+           case when b.owed then b.at end as into_at) f
+  where f.from_at < b.to_at and not b.all_owed on conflict do nothing;
 
-  delete from members m using jobs j cross join unnest(j.schedule_ids) i (schedule_id)
-  where j.job_id = any (p_jobs) and m.shard = j.shard and m.schedule_id = i.schedule_id and m.job_id = j.job_id;
+  delete from members where ctid = any (array(
+    select m.ctid from jobs j cross join unnest(j.schedule_ids) i (schedule_id) cross join lateral (
+      select m.ctid from members m where m.shard = j.shard and m.schedule_id = i.schedule_id and m.job_id = j.job_id offset 0) m
+    where j.job_id = any (p_jobs)));
 
   with early as (
     delete from queue where job_id = any (p_jobs) and cause = 'schedule' and worker_id is null and attempt = 0
-      and available_at > p_at
+      and scheduled_for > p_at
     returning job_id, scheduled_for, slot)
   delete from runs r using early e
   where r.job_id = e.job_id and r.scheduled_for = e.scheduled_for and r.slot = e.slot;
@@ -68,17 +118,21 @@ begin
     select distinct day_of(scheduled_for) from timers
     where job_id = any (p_jobs) and cause = 'schedule' and attempt = 0 and not rearms and due_at <= p_at));
   with due as (
-    delete from timers where job_id = any (p_jobs) and cause = 'schedule' and attempt = 0 and not rearms and due_at <= p_at
-    returning *),
+    delete from timers t using jobs j
+    where t.job_id = any (p_jobs) and t.cause = 'schedule' and t.attempt = 0 and not t.rearms and t.due_at <= p_at and j.job_id = t.job_id
+    returning t.*, p_owed and (j.misfire <> 'skip' or t.due_at >= p_at - grace()) as owed),
   born as (
     insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, revision, shard, pool_id, priority, cause, born_as)
     select job_id, scheduled_for, slot, p_at, 0, tenant_id, task_id, revision, shard, pool_id, priority, cause, 'queued'
-    from due where p_owed on conflict do nothing returning *),
+    from due where owed on conflict do nothing returning *),
   queued as (
-    insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, revision, shard, pool_id, priority, cause)
-    select job_id, scheduled_for, slot, scheduled_for, tenant_id, task_id, revision, shard, pool_id, priority, cause from born)
+    insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, revision, shard, pool_id, priority, cause,
+                       key_id, cap, blocked)
+    select r.job_id, r.scheduled_for, r.slot, r.scheduled_for, r.tenant_id, r.task_id, r.revision, r.shard, r.pool_id, r.priority, r.cause,
+           j.key_id, j.cap, case when j.key_id is null then 0 else 32 end
+    from born r join jobs j on j.job_id = r.job_id)
   insert into gaps (job_id, from_at, to_at, count, reason, recorded_at)
-  select job_id, scheduled_for, scheduled_for + interval '1 microsecond', 1, p_reason, p_at from due where not p_owed
+  select job_id, scheduled_for, scheduled_for + interval '1 microsecond', 1, p_reason, p_at from due where not owed
   on conflict do nothing;
 
   delete from timers where job_id = any (p_jobs) and cause = 'schedule' and attempt = 0;
@@ -101,10 +155,11 @@ begin
   on conflict do nothing;
 
   insert into members (shard, schedule_id, job_id, tenant_id, task_id, revision, pool_id, priority, misfire, overlap,
-                       active_since, active_until)
+                       key_id, cap, jitter_ms, several, late_after, active_since, active_until)
   select j.shard, i.schedule_id, j.job_id, j.tenant_id, j.task_id, j.revision, j.pool_id, j.priority,
-         0, case j.overlap when 'allow' then 0 else 1 end,
-         greatest(p_at, j.starts_at - interval '1 microsecond'), j.ends_at
+         array_position(array['fire_once', 'skip', 'fire_all'], j.misfire) - 1,
+         array_position(array['allow', 'skip', 'queue', 'collapse', 'replace'], j.overlap) - 1,
+         j.key_id, j.cap, extract(epoch from j.jitter_by) * 1000, cardinality(j.schedule_ids) > 1, j.late_after, greatest(p_at, j.starts_at - interval '1 microsecond'), j.ends_at
   from jobs j cross join unnest(j.schedule_ids) i (schedule_id)
   where j.job_id = any (p_jobs) and j.enabled and j.paused_at is null and j.deleted_at is null;
 
@@ -117,8 +172,13 @@ begin
     where k.at > m.active_since and (m.active_until is null or m.active_until >= k.at)
       and (k.at < c.next_at or (k.at = c.next_at and m.job_id <= c.cursor))
     on conflict do nothing returning *)
-  insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, revision, shard, pool_id, priority, cause)
-  select job_id, scheduled_for, 0, scheduled_for, tenant_id, task_id, revision, shard, pool_id, priority, 'schedule' from born;
+  insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, revision, shard, pool_id, priority, cause,
+                     key_id, cap, late_at, blocked)
+  select r.job_id, r.scheduled_for, 0, r.scheduled_for + j.jitter_by, r.tenant_id, r.task_id, r.revision, r.shard, r.pool_id, r.priority,
+         'schedule', j.key_id, j.cap, r.scheduled_for + j.jitter_by + j.late_after,
+         held_by(r.job_id, r.tenant_id, (array_position(array['allow', 'skip', 'queue', 'collapse', 'replace'], j.overlap) - 1)::smallint,
+                 j.key_id, r.scheduled_for, row_number() over (partition by r.job_id order by r.scheduled_for))
+  from born r join jobs j on j.job_id = r.job_id;
 
   insert into timers (job_id, scheduled_for, slot, due_at, shard, pool_id, priority, tenant_id, task_id, revision, cause, rearms)
   select j.job_id, w.at, 0, w.at, j.shard, j.pool_id, j.priority, j.tenant_id, j.task_id, j.revision, 'schedule', j.delay is not null
@@ -145,7 +205,7 @@ begin
 end $$;
 
 create function register(p_jobs jsonb, p_asof timestamptz, p_who text, h_schedule integer[], h_next timestamptz[],
-                         k_schedule integer[], k_at timestamptz[])
+                         k_schedule integer[], k_at timestamptz[], p_why text default null)
 returns table (o_job_id uuid, o_revision integer, o_active_since timestamptz)
 language plpgsql set search_path = bellringer, pg_temp set lock_timeout = '5s' as $$
 declare
@@ -166,18 +226,23 @@ begin
   end if;
 
   insert into jobs as o (job_id, tenant_id, shard, name, task_id, spec, schedules, schedule_ids, once_at, delay, pool_id,
-                         priority, misfire, overlap, starts_at, ends_at, enabled, owner, tags, revision, created_at, updated_at)
+                         priority, misfire, catchup, overlap, key_id, cap, jitter, jitter_by, late_after, starts_at, ends_at, enabled,
+                         owner, tags, revision, created_at, updated_at)
   select n.job_id, n.tenant_id, n.shard, n.name, n.task_id, n.spec, n.schedules, n.schedule_ids, n.once_at,
-         n.delay * interval '1 second', n.pool_id, n.priority, n.misfire, n.overlap, n.starts_at, n.ends_at, n.enabled,
-         n.owner, n.tags, n.expected + 1, t, t
+         n.delay * interval '1 second', n.pool_id, n.priority, n.misfire, n.catchup, n.overlap, n.key_id, n.cap,
+         n.jitter * interval '1 second', n.jitter_by * interval '1 second', n.late_after * interval '1 second',
+         n.starts_at, n.ends_at, n.enabled, n.owner, n.tags, n.expected + 1, t, t
   from jsonb_to_recordset(p_jobs) n (job_id uuid, tenant_id integer, shard smallint, name text, task_id integer, spec jsonb,
        schedules jsonb, schedule_ids integer[], once_at timestamptz, delay double precision, pool_id smallint, priority smallint,
-       misfire text, overlap text, starts_at timestamptz, ends_at timestamptz, enabled boolean, owner text, tags text[], expected integer)
+       misfire text, catchup jsonb, overlap text, key_id integer, cap smallint, jitter double precision, jitter_by double precision,
+       late_after double precision, starts_at timestamptz, ends_at timestamptz, enabled boolean, owner text, tags text[], expected integer)
   order by n.job_id
   on conflict (job_id) do update set
     name = excluded.name, task_id = excluded.task_id, spec = excluded.spec, schedules = excluded.schedules,
     schedule_ids = excluded.schedule_ids, once_at = excluded.once_at, delay = excluded.delay, pool_id = excluded.pool_id,
-    priority = excluded.priority, misfire = excluded.misfire, overlap = excluded.overlap, starts_at = excluded.starts_at,
+    priority = excluded.priority, misfire = excluded.misfire, catchup = excluded.catchup, overlap = excluded.overlap,
+    key_id = excluded.key_id, cap = excluded.cap, jitter = excluded.jitter, jitter_by = excluded.jitter_by,
+    late_after = excluded.late_after, starts_at = excluded.starts_at,
     ends_at = excluded.ends_at, enabled = excluded.enabled, owner = excluded.owner, tags = excluded.tags,
     revision = excluded.revision, updated_at = excluded.updated_at
   where o.revision = excluded.revision - 1 and o.tenant_id = excluded.tenant_id and o.deleted_at is null;
@@ -187,12 +252,18 @@ begin
   end if;
 
   if old is not null then                                -- what waits follows the change, its task and arguments together
-    update queue q set task_id = j.task_id, revision = j.revision, pool_id = j.pool_id, priority = j.priority
+    update queue q set task_id = j.task_id, revision = j.revision, pool_id = j.pool_id,
+           priority = case when q.priority < 0 then j.priority - 10 else j.priority end,
+           blocked = q.blocked & case when j.overlap = 'allow' then ~18 else ~0 end
     from jobs j where q.job_id = any (old) and j.job_id = q.job_id and q.spec is null and q.worker_id is null;
+    perform 1 from queue q where q.job_id = any (old) order by q.job_id, q.scheduled_for, q.slot for update;
+    update queue q set key_id = j.key_id, cap = j.cap,     -- a limit holds for what is under way too: it counts, or comes back
+           blocked = q.blocked & ~32 | case when j.key_id is null then 0 else 32 end
+    from jobs j where q.job_id = any (old) and j.job_id = q.job_id and (q.key_id, q.cap) is distinct from (j.key_id, j.cap);
   end if;
 
-  insert into job_revisions (job_id, revision, effective_at, what, who, definition)
-  select j.job_id, j.revision, t, case j.revision when 1 then 'created' else 'changed' end, p_who, definition_of(j)
+  insert into job_revisions (job_id, revision, effective_at, what, who, why, definition)
+  select j.job_id, j.revision, t, case j.revision when 1 then 'created' else 'changed' end, p_who, p_why, definition_of(j)
   from jobs j where j.job_id = any (ids);
   perform enter(ids, t, interval '1 minute', h_schedule, h_next, k_schedule, k_at);
   return query select j.job_id, j.revision, t from jobs j where j.job_id = any (ids) order by j.job_id;
@@ -219,8 +290,9 @@ begin
   return r;
 end $$;
 
+-- What was missed meanwhile: nothing of it runs (skip), the latest (p_latest, of p_schedule), or all, as a catch-up.
 create function resume(p_job uuid, p_tenant integer, p_who text, p_asof timestamptz, h_schedule integer[], h_next timestamptz[],
-                       k_schedule integer[], k_at timestamptz[]) returns integer
+                       k_schedule integer[], k_at timestamptz[], p_missed text, p_schedule integer, p_latest timestamptz) returns integer
 language plpgsql set search_path = bellringer, pg_temp set lock_timeout = '5s' as $$
 declare
   t timestamptz;
@@ -229,9 +301,21 @@ begin
   perform lock_shards_shared(array[p_job], '{}');
   perform check_fresh(p_asof);
   t := bellringer.clock();
-  insert into gaps (job_id, from_at, to_at, reason, recorded_at)      -- resume never fires the past
-  select job_id, paused_at + interval '1 microsecond', t + interval '1 microsecond', 'paused', t from jobs
-  where job_id = p_job and tenant_id = p_tenant and deleted_at is null and paused_at < t on conflict do nothing;
+  insert into gaps (job_id, from_at, to_at, reason, into_at, recorded_at)
+  select j.job_id, s.from_at, s.to_at, 'paused', p_latest, t from jobs j
+  cross join lateral (values (j.paused_at + interval '1 microsecond', coalesce(p_latest, t + interval '1 microsecond')),
+                             (p_latest + interval '1 microsecond', t + interval '1 microsecond')) s (from_at, to_at)
+  where j.job_id = p_job and j.tenant_id = p_tenant and j.deleted_at is null and j.paused_at is not null and p_missed <> 'all'
+    and s.from_at < s.to_at on conflict do nothing;
+  insert into backfills (tenant_id, job_id, shard, cause, schedule_id, from_at, to_at, parallelism, rate, most, who, why, created_at)
+  select j.tenant_id, j.job_id, j.shard, 'catchup', i.schedule_id, s.from_at, s.to_at, case j.overlap when 'allow' then 10 else 1 end,
+         c.rate, 100000, p_who, 'paused', t
+  from jobs j cross join unnest(case p_missed when 'all' then j.schedule_ids when 'latest' then array[p_schedule] end) i (schedule_id)
+  cross join lateral catchup_of(j.job_id) c
+  cross join lateral (select coalesce(p_latest, greatest(j.paused_at + interval '1 microsecond', j.starts_at)) as from_at,
+                             coalesce(p_latest, least(t, j.ends_at)) + interval '1 microsecond' as to_at) s
+  where j.job_id = p_job and j.tenant_id = p_tenant and j.deleted_at is null and j.enabled and j.paused_at < t and i.schedule_id is not null
+    and s.from_at < s.to_at;
   update jobs set paused_at = null, paused_by = null, paused_reason = null, paused_until = null,
                   revision = revision + 1, updated_at = t
   where job_id = p_job and tenant_id = p_tenant and deleted_at is null and paused_at is not null returning revision into r;

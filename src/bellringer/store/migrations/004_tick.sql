@@ -29,17 +29,29 @@ end $$;
 -- needed, and the last member of a chunk is known from an ORDER BY and not from luck. Under the shard's lock nobody
 -- else makes slot 0, so the inserts need no ON CONFLICT, which costs a fifth; should an occurrence exist already, the
 -- primary key refuses the whole call and the caller repeats it with p_careful, which passes over what exists.
+--
+-- What becomes of a member: it is born queued; or blocked, because of a freeze, a limit or an unfinished run before it; or
+-- skipped, by a freeze; or, later than p_grace, it is a gap, if it would rather skip what is late. The run before it is
+-- locked, so that whoever settles it comes after this call, and frees what waits. One that is locked already may be ending
+-- right now: this call waits for no worker, it leaves the decision to the time of the run.
 create function tick(p_holder uuid, p_shards smallint[], p_tokens bigint[], c_shard smallint[], c_schedule integer[],
-                     c_at timestamptz[], c_next timestamptz[], p_lead interval, p_limit integer,
+                     c_at timestamptz[], c_next timestamptz[], p_lead interval, p_grace interval, p_limit integer, p_tz smallint,
                      p_careful boolean, out fired integer, out reached integer, out cut boolean, out refused smallint[])
 language plpgsql set search_path = bellringer, pg_temp set lock_timeout = '2s'
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 #variable_conflict use_column
+declare
+  undecided boolean;
+  is_late   boolean;                                     -- known before the statement is planned, so that what is not
+  is_frozen boolean;                                     -- needed is not even looked at
 begin
   fired := 0; reached := 0; cut := false;
   perform lock_shards(p_shards);
   refused := fence(p_holder, p_shards, p_tokens);
   if cardinality(refused) > 0 then return; end if;
+  is_late := exists (select 1 from unnest(c_at) u (at) where u.at < bellringer.now() - p_grace);
+  is_frozen := exists (select 1 from freezes f where f.to_at > (select min(u.at) from unnest(c_at) u (at)))
+            or exists (select 1 from tenants t where t.suspended_at is not null);
 
   with due as materialized (
     select u.ord, u.next, k.ctid as tid, k.shard, k.schedule_id, k.next_at, coalesce(k.cursor, '00000000-0000-0000-0000-000000000000') as after,
@@ -54,29 +66,72 @@ begin
   chosen as materialized (
     select * from (select s.*, sum(size) over (order by ord) as upto, min(ord) over () as first from sized s) f
     where upto <= p_limit or ord = first),
+  frozen as materialized (
+    select f.tenant_id, f.from_at, f.to_at, f.policy, f.name, f.tags from freezes f
+    where is_frozen and f.to_at > (select min(next_at) from chosen)
+    union all
+    select t.tenant_id, '-infinity', 'infinity', 'skip', null, '{}' from tenants t where t.suspended_at is not null),
   chunk as materialized (
-    select d.tid, d.size, d.shard, d.next_at, d.token, m.job_id, m.tenant_id, m.task_id, m.revision, m.pool_id, m.priority,
-           m.overlap <> 0 and exists (select 1 from queue q where q.job_id = m.job_id) as waits
+    select d.tid, d.size, d.shard, d.schedule_id, d.next_at, d.token, m.job_id, m.tenant_id, m.task_id, m.revision, m.pool_id, m.priority,
+           m.key_id, m.cap, m.late_after, m.overlap, m.several, z.policy, z.name,
+           is_late and m.misfire = 1 and d.next_at < bellringer.now() - p_grace as misfired,
+           case when m.jitter_ms = 0 then d.next_at else d.next_at + m.jitter_ms * interval '1 ms' end as due_at,
+           case when m.key_id is null then 0 else 32 end | case
+             when z.policy is not null then 8
+             when p.cause is null then 0
+             when not exists (select from (select 1 from queue q where q.job_id = m.job_id limit 1 for share of q skip locked) l) then 18
+             when m.overlap = 2 then 2
+             when p.cause in ('catchup', 'backfill') and not exists (    -- it waits, but is not skipped for those
+               select 1 from queue q where q.job_id = m.job_id and q.cause not in ('catchup', 'backfill')) then 2
+             else 18 end as held,
+           case when z.policy = 'skip' then coalesce('freeze ' || z.name, 'tenant suspended')
+                when z.policy = 'collapse' then (
+                  select 'coalesced into ' || to_char(q.scheduled_for at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') || ' by freeze ' || z.name
+                  from queue q where q.job_id = m.job_id and q.blocked & 8 = 8 limit 1) end as skipped
     from chosen d cross join lateral (
       select * from members m where m.shard = d.shard and m.schedule_id = d.schedule_id and m.job_id > d.after
         and m.active_since < d.next_at and (m.active_until is null or m.active_until >= d.next_at)
         and (not p_careful or not exists (
           select 1 from runs r where r.job_id = m.job_id and r.scheduled_for = d.next_at and r.slot = 0))
-      order by m.job_id limit p_limit) m),
-  struck as not materialized (                           -- with care, a job whose schedules strike together is struck once
-    select * from chunk where not p_careful
+      order by m.job_id limit p_limit) m
+    left join lateral (
+      select q.cause from queue q where m.overlap <> 0 and q.job_id = m.job_id limit 1) p on true
+    left join lateral (
+      select z.policy, z.name from frozen z
+      where is_frozen and z.tenant_id = m.tenant_id and z.from_at <= d.next_at and z.to_at > d.next_at
+        and (z.tags = '{}' or exists (select 1 from jobs j where j.job_id = m.job_id and j.tags && z.tags))
+      order by z.policy = 'skip' desc, z.policy limit 1) z on true),
+  struck as not materialized (                           -- of a job with several schedules, the later are held by the first;
+    select *, held as bits from chunk where not p_careful and not misfired and not several
     union all
-    select * from (select distinct on (job_id, next_at) * from chunk where p_careful) c),
+    select c.*, case when row_number() over (partition by job_id order by next_at, schedule_id) = 1 or overlap = 0 or held & ~32 <> 0
+                     then held else held | case overlap when 2 then 2 else 18 end end
+    from (
+      select * from chunk where not p_careful and not misfired and several
+      union all                                          -- with care, one whose schedules strike together is struck once
+      select * from (select distinct on (job_id, next_at) * from chunk where p_careful and not misfired) o) c),
   born as (
-    insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, revision, shard, pool_id, priority, cause, born_as)
-    select job_id, next_at, 0, bellringer.now(), token, tenant_id, task_id, revision, shard, pool_id, priority, 'schedule',
-           case when waits then 'blocked' else 'queued' end::run_state
+    insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, revision, shard, pool_id, priority, cause, tz_id,
+                      born_as, reason)
+    select job_id, next_at, 0, bellringer.now(), token, tenant_id, task_id, revision, shard, pool_id, priority, 'schedule', p_tz,
+           case when bits & ~32 = 0 then 'queued' when skipped is not null then 'skipped' else 'blocked' end::run_state,
+           case when policy is not null then coalesce(skipped, 'freeze ' || name) end
     from struck),
   queued as (
-    insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, revision, shard, pool_id, priority, cause, blocked)
-    select job_id, next_at, 0, next_at, tenant_id, task_id, revision, shard, pool_id, priority, 'schedule',
-           case when waits then 2 else 0 end
-    from struck),
+    insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, revision, shard, pool_id, priority, cause, blocked,
+                       key_id, cap, late_at)
+    select job_id, next_at, 0, due_at, tenant_id, task_id, revision, shard, pool_id, priority, 'schedule', bits,
+           key_id, cap, due_at + late_after
+    from struck where skipped is null),
+  passed as (
+    insert into attempts (job_id, scheduled_for, slot, attempt, finished_at, tenant_id, revision, ends_as, error)
+    select job_id, next_at, 0, 0, bellringer.now(), tenant_id, revision, 'skipped', jsonb_build_object('reason', skipped)
+    from struck where is_frozen and skipped is not null),
+  missed as (
+    insert into gaps (job_id, from_at, to_at, schedule_id, count, reason, recorded_at)
+    select job_id, next_at, next_at + interval '1 microsecond', schedule_id, 1, 'misfire', bellringer.now()
+    from chunk where is_late and misfired
+    on conflict do nothing),
   rest as materialized (                                 -- the one cohort that did not fit, and how far it came
     select tid, (array_agg(job_id order by job_id desc))[1] as last
     from chunk where size > p_limit group by tid having count(*) = p_limit),
@@ -85,12 +140,15 @@ begin
     where k.ctid = d.tid and k.next_at + interval '0' = d.next_at and not exists (select 1 from rest where rest.tid = d.tid)),
   part as (
     update cohorts k set cursor = rest.last from rest where k.ctid = rest.tid)
-  select (select count(*) from struck), coalesce((select max(ord) from chosen), 0), exists (select 1 from rest)
-  into fired, reached, cut;
+  select count(*), coalesce(bool_or(bits & 16 = 16 and due_at <= bellringer.now()), false),
+         coalesce((select max(ord) from chosen), 0), exists (select 1 from rest)
+  from struck into fired, undecided, reached, cut;
+  if undecided then perform decide_overlaps(p_limit); end if;
 end $$;
 
 -- The hand never walks the past: cohorts whose instant nobody ticked within the grace jump to their latest missed
--- instant, which a later tick then fires, and each member's gap says what was passed over. c_missed counts the instants
+-- instant, which a later tick then fires, and each member's gap says what was passed over; those of a member that wants
+-- all are left to a catch-up. c_missed counts the instants
 -- from c_at up to, and without, c_to. As a tick, it takes whole cohorts as far as p_limit goes, and a single larger one by
 -- chunks: jump_to then keeps the goal, so that all its members jump to the same instant whenever it is finished.
 create function jump(p_holder uuid, p_shards smallint[], p_tokens bigint[], c_shard smallint[], c_schedule integer[],
@@ -120,22 +178,34 @@ begin
     select * from (select s.*, sum(size) over (order by ord) as upto, min(ord) over () as first from sized s) f
     where upto <= p_limit or ord = first),
   chunk as materialized (
-    select d.tid, d.size, d.next_at, d.cursor, d.til, d.missed, m.job_id, m.active_since, m.active_until
+    select d.tid, d.size, d.shard, d.schedule_id, d.til, m.job_id, m.tenant_id, m.misfire, m.overlap, m.late_after, g.from_at,
+           case when m.active_since < d.next_at and (m.active_until is null or m.active_until >= d.til)
+                then d.missed - coalesce(m.job_id <= d.cursor, false)::int end as count,
+           case when m.active_until is null or m.active_until >= d.til then d.til
+                else m.active_until + interval '1 microsecond' end as to_at,
+           g.from_at < d.til and (m.active_until is null or m.active_until >= g.from_at)
+             and not coalesce(m.job_id <= d.cursor and d.missed = 1, false) as missed
     from chosen d cross join lateral (
       select * from members m where m.shard = d.shard and m.schedule_id = d.schedule_id and m.job_id > d.after
-      order by m.job_id limit p_limit) m),
-  noted as (
-    insert into gaps (job_id, from_at, to_at, count, reason, into_at, recorded_at)
-    select c.job_id, g.from_at, c.til,
-           case when c.active_since < c.next_at and (c.active_until is null or c.active_until >= c.til)
-                then c.missed - coalesce(c.job_id <= c.cursor, false)::int end,
-           'misfire', case when c.active_until is null or c.active_until >= c.til then c.til end, bellringer.now()
-    from chunk c
+      order by m.job_id limit p_limit) m
     cross join lateral (select case
-        when c.job_id <= c.cursor then c.next_at + interval '1 microsecond'      -- it got next_at before the outage
-        else greatest(c.next_at, c.active_since + interval '1 microsecond') end as from_at) g
-    where g.from_at < c.til and (c.active_until is null or c.active_until >= g.from_at)
+        when m.job_id <= d.cursor then d.next_at + interval '1 microsecond'      -- it got next_at before the outage
+        else greatest(d.next_at, m.active_since + interval '1 microsecond') end as from_at) g),
+  noted as (
+    insert into gaps (job_id, from_at, to_at, schedule_id, count, reason, into_at, recorded_at)
+    select job_id, from_at, to_at, schedule_id, count, 'misfire', case when to_at = til and misfire = 0 then til end, bellringer.now()
+    from chunk where missed and misfire <> 2
     on conflict do nothing returning count),
+  caught as (
+    insert into backfills (tenant_id, job_id, shard, cause, schedule_id, from_at, to_at, parallelism, rate, most, horizon, who, why, created_at)
+    select k.tenant_id, k.job_id, k.shard, 'catchup', k.schedule_id, k.from_at, k.to_at, case k.overlap when 0 then 10 else 1 end,
+           c.rate, c.most, c.horizon, 'misfire', 'misfire', bellringer.now()
+    from chunk k cross join lateral catchup_of(k.job_id) c where k.missed and k.misfire = 2),
+  told as (
+    insert into events (at, tenant_id, kind, job_id, scheduled_for, data)
+    select bellringer.now(), tenant_id, 'missed', job_id, from_at,
+           jsonb_build_object('from', from_at, 'to', to_at, 'count', count, 'misfire', (array['fire_once', 'skip', 'fire_all'])[misfire + 1])
+    from chunk where missed and late_after is not null on conflict do nothing),
   rest as materialized (
     select tid, til, (array_agg(job_id order by job_id desc))[1] as last
     from chunk where size > p_limit group by tid, til having count(*) = p_limit),
@@ -148,7 +218,9 @@ begin
   into reached, missed, cut;
 end $$;
 
--- Timers that are due move into the queue: new runs are born, far retries come back. A run of a paused job is held.
+-- Timers that are due move into the queue: new runs are born, far retries come back. A run of a paused job is held. A
+-- freeze defers what it finds here, whatever its policy, and what overlaps waits: a one-shot has no next time, a fixed
+-- delay no rhythm.
 -- strikes tells the first instants from which they may be claimed.
 create function ring(p_holder uuid, p_shards smallint[], p_tokens bigint[], p_lead interval, p_limit integer,
                      out fired integer, out moved integer, out strikes timestamptz[], out refused smallint[])
@@ -174,22 +246,32 @@ begin
   known as materialized (
     select d.job_id, d.scheduled_for, d.slot, d.due_at, d.shard, d.pool_id, d.priority, d.attempt, d.attempt_floor, d.tenant_id,
            coalesce(case when d.spec is null then j.task_id end, d.task_id) as task_id, d.revision, d.cause, d.rearms, d.spec,
-           j.paused_at is not null as paused, tok.token
+           case when j.paused_at is not null then 1 else 0 end | case when j.key_id is null then 0 else 32 end
+             | case when d.cause = 'schedule' and d.attempt = 0 and frozen_until(d.job_id, d.tenant_id, d.due_at) is not null then 8 else 0 end
+             | case when j.overlap <> 'allow' and exists (select 1 from queue q where q.job_id = d.job_id) then 2 else 0 end
+             as held, j.key_id, j.cap, case when d.attempt = 0 then d.due_at + j.late_after end as late_at, tok.token,
+           coalesce(j.misfire = 'skip' and d.cause = 'schedule' and d.attempt = 0 and not d.rearms
+                    and d.due_at < bellringer.now() - grace(), false) as misfired
     from due d left join jobs j on j.job_id = d.job_id
     cross join lateral (select u.token from unnest(p_shards, p_tokens) u (shard, token) where u.shard = d.shard) tok
     where j.deleted_at is null),
   born as (
     insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, revision, shard, pool_id, priority, cause, born_as, spec)
     select job_id, scheduled_for, slot, bellringer.now(), token, tenant_id, task_id, revision, shard, pool_id, priority, cause,
-           case when paused then 'blocked' else 'queued' end::run_state, spec
-    from known where attempt = 0 on conflict do nothing
+           case when held & ~32 <> 0 then 'blocked' else 'queued' end::run_state, spec
+    from known where attempt = 0 and not misfired on conflict do nothing
     returning job_id, scheduled_for, slot),
   queued as (
     insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, revision, shard, pool_id, priority, attempt,
-                       attempt_floor, cause, rearms, spec, blocked)
+                       attempt_floor, cause, rearms, spec, blocked, key_id, cap, late_at)
     select k.job_id, k.scheduled_for, k.slot, k.due_at, k.tenant_id, k.task_id, k.revision, k.shard, k.pool_id, k.priority, k.attempt,
-           k.attempt_floor, k.cause, k.rearms, k.spec, case when k.paused then 1 else 0 end
+           k.attempt_floor, k.cause, k.rearms, k.spec, k.held, k.key_id, k.cap, k.late_at
     from known k left join born b using (job_id, scheduled_for, slot) where k.attempt > 0 or b.job_id is not null
-    on conflict do nothing returning available_at)
-  select (select count(*) from born), count(*), (array_agg(distinct available_at))[:20] into fired, moved, strikes from queued;
+    on conflict do nothing returning available_at),
+  missed as (
+    insert into gaps (job_id, from_at, to_at, count, reason, recorded_at)
+    select job_id, scheduled_for, scheduled_for + interval '1 microsecond', 1, 'misfire', bellringer.now() from known where misfired
+    on conflict do nothing returning 1)
+  select (select count(*) from born), count(*) + (select count(*) from missed), (array_agg(distinct available_at))[:20]
+  into fired, moved, strikes from queued;
 end $$;

@@ -12,8 +12,68 @@ language sql set search_path = bellringer, pg_temp as $$
   on conflict do nothing
 $$;
 
+-- Let the next run go that waits for an earlier one of its job: called, in a new statement, by whoever ends runs; p_live are
+-- the jobs of those that were no catch-up or backfill. What was due while such a run was unfinished, and is of a job that
+-- skips or coalesces, ends here: it must not profit from being looked at a moment late.
+create function free(p_jobs uuid[], p_live uuid[]) returns integer
+language plpgsql set search_path = bellringer, pg_temp
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+declare
+  u record;
+  n integer;
+begin
+  if not exists (select 1 from queue where blocked & 2 = 2) then return 0; end if;
+  for u in
+    select q.ctid as tid, q.job_id, q.scheduled_for, q.slot, j.overlap from queue q join jobs j on j.job_id = q.job_id
+    where cardinality(p_live) > 0 and q.job_id = any (p_live) and q.blocked & 18 = 18 and q.available_at <= bellringer.now() and j.overlap in ('skip', 'collapse')
+    order by q.job_id, q.scheduled_for, q.slot
+  loop
+    if u.overlap = 'skip' then
+      perform skip_overlapped(array[u.tid]);
+    else
+      perform collapse_overlapped(u.job_id, u.scheduled_for, u.slot);
+    end if;
+  end loop;
+  update queue set blocked = blocked & ~18
+  where blocked & 2 = 2 and ctid = any (array(
+    select w.ctid from (select distinct unnest(p_jobs) as job_id) e cross join lateral (
+      select q.ctid from queue q where q.job_id = e.job_id and q.blocked & 2 = 2 order by q.scheduled_for, q.slot limit 1) w
+    where not exists (select 1 from queue o where o.job_id = e.job_id and o.blocked & 2 = 0)));
+  get diagnostics n = row_count;
+  return n;
+end $$;
+
+-- End runs whose time came while an earlier one was unfinished. The one in the way may have ended this very moment.
+create function skip_overlapped(p_rows tid[]) returns integer
+language plpgsql set search_path = bellringer, pg_temp
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+declare n integer;
+begin
+  with gone as (
+    delete from queue q where q.ctid = any (p_rows) and q.blocked & 16 = 16 and q.worker_id is null
+    returning q.job_id, q.scheduled_for, q.slot, q.tenant_id, q.revision)
+  insert into attempts (job_id, scheduled_for, slot, attempt, finished_at, tenant_id, revision, ends_as, error)
+  select g.job_id, g.scheduled_for, g.slot, 0, bellringer.now(), g.tenant_id, g.revision, 'skipped',
+         jsonb_build_object('reason', 'overlap', 'run', jsonb_build_object(
+           'scheduled_for', coalesce(o.scheduled_for, e.scheduled_for), 'slot', coalesce(o.slot, e.slot)))
+  from gone g
+  left join lateral (
+    select q.scheduled_for, q.slot from queue q
+    where q.job_id = g.job_id and q.cause not in ('catchup', 'backfill') and (q.scheduled_for, q.slot) <> (g.scheduled_for, g.slot)
+      and (q.blocked & 2 = 0 or (q.scheduled_for, q.slot) < (g.scheduled_for, g.slot))
+    order by q.blocked & 2, q.scheduled_for, q.slot limit 1) o on true
+  left join lateral (
+    select a.scheduled_for, a.slot from attempts a
+    where o.slot is null and a.job_id = g.job_id and a.scheduled_for <= g.scheduled_for and a.ends_as <> 'skipped'
+    order by a.scheduled_for desc, a.slot desc limit 1) e on true
+  on conflict do nothing;
+  get diagnostics n = row_count;
+  return n;
+end $$;
+
 -- e_ran is how long each attempt ran, e_ago how long ago it ended, by the worker's monotonic clock.
--- e_ends is null for another attempt after e_wait seconds; near ones go back to the queue, far ones wait in timers.
+-- e_ends is null for another attempt after e_wait seconds; near ones go back to the queue, far ones wait in timers,
+-- except where the next run of the job waits for this one: the tick looks for it in the queue alone.
 -- `worker_id + 0` hides the held index: the planner would read all rows of the worker for each row that ended.
 create function settle(p_worker integer, e_job uuid[], e_at timestamptz[], e_slot bigint[], e_attempt integer[],
                        e_outcome text[], e_ends text[], e_wait double precision[], e_counted boolean[], e_ran double precision[], e_ago double precision[],
@@ -23,6 +83,7 @@ set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as
 declare
   n_ended integer;
   n_again integer := 0;
+  n_live  uuid[];
 begin
   if array_position(e_ends, null) is not null then
     -- A pause or a deletion of these jobs comes before or after, not between. The rows are locked in key order, because
@@ -39,7 +100,7 @@ begin
     where q.job_id = e.job_id and q.scheduled_for = e.at and q.slot = e.slot and q.worker_id + 0 = p_worker and q.attempt = e.attempt
       and (e.ends is not null or q.cancel_requested
            or exists (select 1 from jobs j where j.job_id = q.job_id and j.deleted_at is not null))
-    returning q.job_id, q.scheduled_for, q.slot, q.attempt, q.tenant_id, q.task_id, q.revision, q.rearms, e.outcome,
+    returning q.job_id, q.scheduled_for, q.slot, q.attempt, q.tenant_id, q.task_id, q.revision, q.rearms, q.cause, e.outcome,
               coalesce(e.ends, 'cancelled') as ends, e.ran, e.ago, e.error, e.result, e.reason, e.fingerprint),
   written as (
     insert into attempts (job_id, scheduled_for, slot, started_at, finished_at, tenant_id, worker_id, revision, attempt, outcome,
@@ -60,11 +121,12 @@ begin
     where e.rearms and j.delay is not null and j.enabled and j.paused_at is null and j.deleted_at is null
       and (j.ends_at is null or j.ends_at >= bellringer.now() + j.delay)
     on conflict do nothing)
-  select count(*) from ended into n_ended;
+  select count(*), array_agg(job_id) filter (where cause not in ('catchup', 'backfill')) from ended into n_ended, n_live;
 
   if array_position(e_ends, null) is not null then
     with given as materialized (
-      select * from unnest(e_job, e_at, e_slot, e_attempt, e_outcome, e_ends, e_wait, e_counted, e_ran, e_ago, e_error)
+      select e.*, e.wait > 60 and not exists (select 1 from jobs j where j.job_id = e.job_id and j.overlap <> 'allow') as far
+      from unnest(e_job, e_at, e_slot, e_attempt, e_outcome, e_ends, e_wait, e_counted, e_ran, e_ago, e_error)
         e (job_id, at, slot, attempt, outcome, ends, wait, counted, ran, ago, error) where e.ends is null),
     near as (
       update queue q set worker_id = null, claimed_at = null, progress = null,
@@ -75,12 +137,12 @@ begin
                             then q.blocked | 1 else q.blocked end
       from given e
       where q.job_id = e.job_id and q.scheduled_for = e.at and q.slot = e.slot and q.worker_id + 0 = p_worker and q.attempt = e.attempt
-        and e.wait <= 60
+        and not e.far
       returning q.job_id, q.scheduled_for, q.slot, q.attempt, q.tenant_id, q.revision, e.outcome, e.ran, e.ago, e.error),
     far as (
       delete from queue q using given e
       where q.job_id = e.job_id and q.scheduled_for = e.at and q.slot = e.slot and q.worker_id + 0 = p_worker and q.attempt = e.attempt
-        and e.wait > 60
+        and e.far
       returning q.*, e.outcome, e.ran, e.ago, e.error, e.wait, e.counted),
     later as (
       insert into timers (job_id, scheduled_for, slot, due_at, shard, pool_id, priority, attempt, attempt_floor, tenant_id, task_id,
@@ -99,6 +161,7 @@ begin
       returning 1)
     select count(*) from written into n_again;
   end if;
+  if n_ended > 0 then perform free(e_job, n_live); end if;
   return n_ended + n_again;
 end $$;
 
@@ -137,5 +200,6 @@ begin
            '{"reason": "cancelled before it was started"}'::jsonb
     from gone on conflict do nothing)
   select count(*), count(rearm(job_id)) filter (where rearms) from gone into n_ended, n_armed;
+  if n_ended > 0 then perform free(e_job, e_job); end if;
   return n_back + n_ended;
 end $$;

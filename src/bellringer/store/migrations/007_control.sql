@@ -46,8 +46,10 @@ begin
     from jobs where job_id = p_job on conflict do nothing;
     exit when found;
   end loop;
-  insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, revision, shard, pool_id, priority, cause, spec)
-  select job_id, t, o_slot, t, tenant_id, task_id, revision, shard, pool_id, priority, 'manual', p_spec from jobs where job_id = p_job;
+  insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, revision, shard, pool_id, priority, cause, spec,
+                     key_id, cap, blocked)
+  select job_id, t, o_slot, t, tenant_id, task_id, revision, shard, pool_id, priority, 'manual', p_spec,
+         key_id, cap, case when key_id is null then 0 else 32 end from jobs where job_id = p_job;
 end $$;
 
 -- Cancel: what waits ends at once, what runs is asked to stop. Answers what the run is now, or null if there is none.
@@ -83,6 +85,7 @@ begin
           jsonb_build_object('reason', p_reason))
   on conflict do nothing;
   if coalesce(q.rearms, m.rearms) then perform rearm(p_job); end if;
+  perform free(array[p_job], case when coalesce(q.cause, m.cause) not in ('catchup', 'backfill') then array[p_job] else '{}' end);
   return 'cancelled';
 end $$;
 
@@ -95,14 +98,18 @@ begin
     delete from dead_letters d using unnest(e_job, e_at, e_slot) e (job_id, at, slot)
     where d.job_id = e.job_id and d.scheduled_for = e.at and d.slot = e.slot and d.tenant_id = p_tenant returning d.*)
   insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, revision, shard, pool_id, priority, attempt,
-                     attempt_floor, cause, spec)
+                     attempt_floor, cause, spec, key_id, cap, blocked)
   select r.job_id, r.scheduled_for, r.slot, bellringer.now(), r.tenant_id,
          coalesce(case when r.spec is null then j.task_id end, r.task_id), r.revision, r.shard, r.pool_id, r.priority,
-         v.attempt, v.attempt, r.cause, r.spec
+         v.attempt, v.attempt, r.cause, r.spec, j.key_id, j.cap,
+         case when j.key_id is null then 0 else 32 end | case when j.paused_at is null then 0 else 1 end
+           | case when j.overlap <> 'allow' and (row_number() over (partition by r.job_id order by r.scheduled_for, r.slot) > 1
+                    or exists (select 1 from queue q where q.job_id = r.job_id)) then 2 else 0 end
   from revived v join runs r on r.job_id = v.job_id and r.scheduled_for = v.scheduled_for and r.slot = v.slot
   left join jobs j on j.job_id = r.job_id
   on conflict do nothing;
   get diagnostics n = row_count;
+  perform free(e_job, '{}');                             -- what it was to wait for may have ended meanwhile
   return n;
 end $$;
 
