@@ -1,0 +1,40 @@
+-- What a forecast is made of: how many jobs follow which schedule, and which timers are set.
+
+-- name: recount
+-- The shard of these that was counted longest ago, if that is longer than $2 ago.
+select bellringer.recount(s.shard) from (
+  select u.shard from unnest($1::smallint[]) u (shard) left join recounts r on r.shard = u.shard
+  where r.counted_at is null or r.counted_at < bellringer.now() - $2::interval
+  order by r.counted_at nulls first limit 1) s
+
+-- name: state
+-- $1 bytes of members are few enough to be counted while somebody waits. The planner's own figure is not asked: it is
+-- not there before the first analyze.
+select bellringer.now() as now, pg_relation_size('bellringer.members') < $1 as small,
+       (select case when count(*) = (select shards from cluster) then min(counted_at) end from recounts) as counted_at
+
+-- name: counted
+select m.schedule_id, p.name as pool, m.members, m.jittered, m.jitter_ms, sum(m.members) over ()::bigint as total from (
+  select schedule_id, pool_id, count(*) as members, count(*) filter (where jitter_ms > 0) as jittered, max(jitter_ms) as jitter_ms,
+         sum(count(*)) over (partition by schedule_id) as crowd
+  from members where tenant_id = $1 group by 1, 2) m
+join pools p on p.pool_id = m.pool_id order by m.crowd desc, m.schedule_id limit $2
+
+-- name: kept
+select m.schedule_id, p.name as pool, m.members, m.jittered, m.jitter_ms, sum(m.members) over ()::bigint as total from (
+  select schedule_id, pool_id, sum(members) as members, sum(jittered) as jittered, max(jitter_ms) as jitter_ms,
+         sum(sum(members)) over (partition by schedule_id) as crowd
+  from cohort_sizes where tenant_id = $1 group by 1, 2) m
+join pools p on p.pool_id = m.pool_id order by m.crowd desc, m.schedule_id limit $2
+
+-- name: timers
+-- The first $4 timers of each shard that have not been tried yet, by second; others' are read over, so the work is
+-- bounded whoever they belong to. `until` is where the first shard stopped early.
+with found as materialized (
+  select t.* from cluster c cross join generate_series(0, c.shards - 1) s (shard) cross join lateral (
+    select shard, due_at, tenant_id, pool_id, attempt, row_number() over (order by due_at) as place
+    from timers where shard = s.shard and due_at >= $2 and due_at < $3 order by due_at limit $4) t),
+reach as materialized (select min(due_at) as until from found where place = $4)
+select p.name as pool, date_trunc('second', f.due_at) as at, count(*) as fires, r.until
+from reach r left join found f on f.tenant_id = $1 and f.attempt = 0 and (r.until is null or f.due_at < r.until)
+left join pools p on p.pool_id = f.pool_id group by 1, 2, 4
