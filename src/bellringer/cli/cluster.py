@@ -10,7 +10,7 @@ import click
 from bellringer.cli.connect import with_client
 from bellringer.cli.groups import Group
 from bellringer.cli.output import LIST, as_json, output_option, print_facts, print_list, print_table
-from bellringer.cli.times import from_now, span
+from bellringer.cli.times import clock_time, from_now, span
 
 if TYPE_CHECKING:
     from bellringer.client import Client
@@ -103,5 +103,36 @@ def status(client: Client, *, output: str) -> None:
                 node.version,
             )
             for node in found.nodes
+        ],
+    )
+
+
+@cluster.command(
+    "tz",
+    examples="""
+    bellringer cluster tz
+    bellringer cluster tz -o json
+    """,
+)
+@click.option("--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="The most moves to show.")
+@output_option("table", "json")
+@with_client
+def tz(client: Client, *, limit: int, output: str) -> None:
+    """Show by which rules of the time zones schedules are computed, and what new rules have moved."""
+    found = client.tz_moves(limit=limit)
+    if output == "json":
+        click.echo(as_json(found))
+        return
+    applied = [f"{version} in {count} of {found.shards} shards" for version, count in sorted(found.applied.items())]
+    print_facts({"rules": f"{found.version} on this server", "applied": ", ".join(applied) or "nowhere yet"})
+    if not found.items:
+        click.echo("new rules have moved nothing", err=True)
+        return
+    click.echo()
+    print_table(
+        ("RULES", "SCHEDULE", "JOBS", "FROM", "TO"),
+        [
+            (move.version, move.description, str(move.jobs), clock_time(move.old_next), clock_time(move.new_next))
+            for move in found.items
         ],
     )

@@ -1,0 +1,124 @@
+"""`bellringer events`: what is late, missed, slow or outgrown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from bellringer.cli.connect import with_client
+from bellringer.cli.groups import Group
+from bellringer.cli.output import LIST, clean, output_option, print_list, short_json
+from bellringer.cli.pages import PAGE, gather, limit_option
+from bellringer.cli.times import clock_time, from_now
+
+if TYPE_CHECKING:
+    from bellringer.client import Client
+    from bellringer.wire import Event
+
+KINDS: Final = ("late", "missed", "slow", "outgrown")
+LOOK: Final = 1.0  # seconds between two looks
+
+
+@click.group(
+    cls=Group,
+    examples="""
+    bellringer events list
+    bellringer events list --kind late --follow
+    """,
+)
+def events() -> None:
+    """Events: runs that are late, missed or slow, and jobs that outgrow their interval; each is told once."""
+
+
+@events.command(
+    "list",
+    examples="""
+    bellringer events list --job nightly
+    bellringer events list --kind slow --follow -o jsonl
+    """,
+)
+@click.option("--kind", type=click.Choice(KINDS), help="Only those of this kind.")
+@click.option("--job", help="Only those of this job.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what happens, oldest first.")
+@limit_option
+@output_option(*LIST)
+@with_client
+def list_events(client: Client, *, kind: str | None, job: str | None, follow: bool, limit: int, output: str) -> None:
+    """List events, the newest first."""
+    from bellringer.clock import SystemClock
+
+    if follow:
+        for event in coming(client, limit, kind=kind, job=job):
+            click.echo(_line(event, output))
+        return
+    now = SystemClock().now()
+    print_list(
+        output,
+        gather(client.events, limit, output=output, kind=kind, job=job),
+        head=("KIND", "JOB", "TOLD", "DUE", "WHAT", "RUN"),
+        row=lambda event: (
+            event.kind,
+            event.job or "–",
+            from_now(event.at, now),
+            "–" if event.run_id is None else clock_time(event.scheduled_for),
+            what(event),
+            event.run_id or "–",
+        ),
+        name=lambda event: event.run_id or event.job_id,
+        nothing="nothing was late, missed or slow",
+    )
+
+
+def coming(client: Client, limit: int, **filters: Any) -> Iterator[Event]:
+    """The last events, then those that happen, oldest first."""
+    seen = 0
+    for event in reversed(gather(client.events, limit, output="", **filters)):
+        seen = event.event_id
+        yield event
+    while True:
+        time.sleep(LOOK)
+        for event in reversed(_since(client, seen, **filters)):
+            seen = event.event_id
+            yield event
+
+
+def _since(client: Client, seen: int, **filters: Any) -> list[Event]:
+    """The events after one, newest first."""
+    found: list[Event] = []
+    cursor: str | None = None
+    while True:
+        page = client.events(limit=PAGE, cursor=cursor, **filters)
+        found += [event for event in page.items if event.event_id > seen]
+        cursor = page.next_cursor
+        if cursor is None or page.items[-1].event_id <= seen:
+            return found
+
+
+def _line(event: Event, output: str) -> str:
+    if output == "name":
+        return event.run_id or event.job_id
+    if output != "table":
+        return short_json(event)
+    moment = f"{event.at.astimezone():%H:%M:%S}"
+    return clean(f"{moment}  {event.kind:<8}  {event.job or event.job_id}  {what(event)}")
+
+
+def what(event: Event) -> str:
+    """An event in words."""
+    data = event.data
+    match event.kind:
+        case "late":
+            held = f"; it waits: {', '.join(data['blocked'])}" if data.get("blocked") else ""
+            state = "not even born" if data.get("unborn") else "not started"
+            return f"{state} {data.get('late_after')} after its time{held}"
+        case "missed":
+            count = data.get("count")
+            return f"{'some' if count is None else count} from {data.get('from')} were missed; {data.get('misfire')}"
+        case "slow":
+            return f"runs for {data.get('running_for')}, usually {data.get('usual')}, {data.get('longest')} at most"
+        case "outgrown":
+            return f"usually takes {data.get('usual')}, but comes again after {data.get('interval')}"
+    return short_json(data)
