@@ -54,7 +54,7 @@ def _forget() -> None:
 
 def test_nightly(bellringer_test: Testing) -> None:
     t = bellringer_test(app, at="2026-03-28T12:00:00+01:00")
-    t.advance("3d").drain()
+    t.advance("3d", drain=True)
 
     fires = t.fires("cleanup")
     assert [fire.outcome for fire in fires] == ["fired"] * 3
@@ -90,13 +90,48 @@ def test_a_year_takes_seconds(bellringer_test: Testing) -> None:
 
 def test_an_outage_is_a_misfire_and_leaves_a_gap(bellringer_test: Testing) -> None:
     t = bellringer_test(app, at="2026-03-01T12:00:00Z")
-    t.clock.advance("3d")
-    t.advance("1m").drain()
+    t.outage("3d").advance("1m").drain()
 
     assert [(f.scheduled_for.day, f.outcome, f.reason, f.count) for f in t.fires(cleanup)] == [
         (2, "missed", "misfire", 2),
         (4, "fired", "", 1),
     ]
+
+
+def test_a_history_with_an_outage_and_a_crash_can_be_verified(bellringer_test: Testing) -> None:
+    t = bellringer_test(app, at="2026-03-01T12:00:00Z")
+    t.crash_worker().advance("2d", drain=True).outage("3d").advance("1d", drain=True)
+
+    summary = t.verify()
+    assert (summary.expected, summary.ran, summary.gaps) == (6, 4, 2)
+
+
+def test_what_falls_due_right_now_is_verified_too(bellringer_test: Testing) -> None:
+    t = bellringer_test(app, at="2026-03-01T12:00:00Z").advance("13h30m")
+
+    assert (t.verify().expected, t.clock.now()) == (1, datetime(2026, 3, 2, 1, 30, tzinfo=UTC))
+
+
+def test_verify_tells_what_nobody_has_accounted_for(bellringer_test: Testing) -> None:
+    t = bellringer_test(app, at="2026-03-01T12:00:00Z").outage("1d")
+
+    with pytest.raises(AssertionError, match=r"missing 2026-03-02T01:30:00\+00:00 .*cleanup: neither a run nor a gap"):
+        t.verify()
+    t.advance("0s").verify()
+
+
+def test_what_was_missed_is_caught_up_behind_live_work(bellringer_test: Testing) -> None:
+    diligent = App()
+
+    @diligent.schedule(every("1h"), misfire="fire_all", overlap="queue")
+    @diligent.task
+    def count() -> None:
+        pass
+
+    t = bellringer_test(diligent).outage("5h10m").advance("1h", drain=True)
+
+    assert [run.cause for run in t.runs(count)] == ["catchup"] * 4 + ["schedule"] * 2
+    assert t.verify().gaps == 0
 
 
 def test_retries_wait_for_their_backoff(bellringer_test: Testing) -> None:

@@ -22,7 +22,7 @@ SHOP = """
 
     def test_nightly(bellringer_test):
         t = bellringer_test(app, at="2026-03-28T12:00:00+01:00")
-        t.advance("3d").drain()
+        t.advance("3d", drain=True)
         assert [fire.outcome for fire in t.fires("cleanup")] == ["fired"] * 3
 
     def test_every_test_has_a_database_of_its_own(bellringer_test):

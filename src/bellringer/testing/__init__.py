@@ -2,8 +2,11 @@
 
 def test_nightly(bellringer_test):
     t = bellringer_test(app, at="2026-03-28T12:00:00+01:00")
-    t.advance("3d").drain()
-    assert [fire.outcome for fire in t.fires("cleanup")] == ["fired"] * 3
+    t.advance("3d", drain=True).outage("2d").advance("1d", drain=True)
+    assert [fire.outcome for fire in t.fires("cleanup")] == ["fired"] * 3 + ["missed"] + ["fired"] * 2
+    t.verify()
+
+Whole years, with outages and crashes: `bellringer.simulate`.
 """
 
 from __future__ import annotations

@@ -6,49 +6,43 @@ to live through the time, advance the engine.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from bellringer.durations import parse_duration
 from bellringer.errors import InvalidInput
 from bellringer.schedule.instants import read_instant
+from bellringer.store.cohorts import Hand
 from bellringer.store.pool import Store
+from bellringer.store.queries import load
 
-_INSTALL: Final = """
-create table if not exists bellringer.test_clock (
-  only_row boolean primary key default true check (only_row), moment timestamptz not null);
-create or replace function bellringer.now() returns timestamptz language sql stable parallel safe
-  as 'select moment from bellringer.test_clock';
-"""
+_SQL = load("clock", "bellringer.testing")
+MOST_HANDS: Final = 1_000
+_FLAGS: Final = ("timers", "pauses", "backfills", "undecided", "frozen", "stuck", "cancels", "waiting")
 
-# A day of history is three tables with their indexes, and a test may live through years. So an empty history
-# is given a single partition, and every day counts as older than the installation.
-_ONE_PARTITION: Final = """
-do $$
-declare
-  parent text;
-  child  regclass;
-begin
-  if exists (select 1 from bellringer.runs) or (select made_at = 'infinity' from bellringer.cluster) then
-    return;
-  end if;
-  foreach parent in array array['runs', 'attempts', 'logs'] loop
-    for child in
-      select inhrelid::regclass from pg_inherits where inhparent = ('bellringer.' || parent)::regclass
-    loop
-      execute format('drop table %s', child);
-    end loop;
-    execute format('create table bellringer.%I partition of bellringer.%I default',
-                   parent || '_past', parent);
-  end loop;
-  update bellringer.cluster set made_at = 'infinity';
-end $$;
-"""
 
-_SET: Final = """
-insert into bellringer.test_clock (moment) values ($1)
-on conflict (only_row) do update set moment = excluded.moment
-"""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """An instant, and what is due at it."""
+
+    now: datetime
+    hands: Sequence[Hand] = ()
+    timers: bool = False
+    pauses: bool = False  # one is over
+    backfills: bool = False  # one is open
+    undecided: bool = False  # the time of a run that overlaps has come
+    frozen: bool = False  # a freeze holds a run
+    stuck: bool = False  # a run is held, and none is under way whose end could free it
+    cancels: bool = False  # a worker is asked to stop one
+    waiting: int = 0  # runs in the queue that nobody holds, ready or not
+    pools: Sequence[int] = ()  # where some of them are ready
+
+    @property
+    def presses(self) -> bool:
+        """Whether schedulers have something to do before time goes on."""
+        return bool(self.hands) or self.timers or self.pauses
 
 
 class TestClock:
@@ -63,9 +57,9 @@ class TestClock:
     async def install(self, at: datetime | str) -> None:
         """Put this clock in place of the database's own, at this instant."""
         moment = read_instant(at, what="at")
-        await self._store.pool.execute(_ONE_PARTITION)
-        await self._store.pool.execute(_INSTALL)
-        await self._put(moment)
+        await self._store.pool.execute(_SQL.one_partition)
+        await self._store.pool.execute(_SQL.install)
+        await self.put(moment)
 
     def now(self) -> datetime:
         if self._moment is None:
@@ -77,11 +71,24 @@ class TestClock:
         moment = read_instant(at, what="at")
         if moment < self.now():
             raise InvalidInput(f"{moment.isoformat()} is before the test's now, {self.now().isoformat()}")
-        await self._put(moment)
+        await self.put(moment)
 
     async def advance(self, by: str | float | timedelta) -> None:
         await self.set(self.now() + parse_duration(by, what="advance"))
 
-    async def _put(self, moment: datetime) -> None:
-        await self._store.pool.execute(_SET, moment)
+    async def leap(self, until: datetime, *, schedulers: bool = True, workers: bool = True) -> Due:
+        """Go to the next instant at which something happens by itself, at most to `until`; in one round trip.
+
+        Without `schedulers` nobody waits for hands and timers, without `workers` nobody for retries.
+        """
+        row = await self._store.pool.fetchrow(_SQL.leap, until, schedulers, workers, MOST_HANDS)
+        assert row is not None
+        now, ats, shards, schedules, jumps, *rest, pools = row
+        self._moment = now
+        hands = [Hand(*hand) for hand in zip(ats, shards, schedules, jumps, strict=True)] if ats else ()
+        return Due(now=now, hands=hands, **dict(zip(_FLAGS, rest, strict=True)), pools=pools or ())
+
+    async def put(self, moment: datetime) -> None:
+        """Show any instant, also an earlier one."""
+        await self._store.pool.execute(_SQL.put, moment)
         self._moment = moment

@@ -6,31 +6,24 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Final, Self
-from uuid import uuid4
 
 from bellringer.durations import parse_duration
 from bellringer.errors import Conflict, NotFound
-from bellringer.leases import Holding
-from bellringer.lifecycle import register
-from bellringer.lifecycle.tick import Pace, ring, tick
-from bellringer.runs import Cause
+from bellringer.runs import Cause, State
 from bellringer.sdk.app import App
 from bellringer.sdk.sending import TaskHandle
-from bellringer.store import cohorts, jobs, runs
-from bellringer.store.leases import PostgresLeases
-from bellringer.store.names import Names
-from bellringer.store.pool import Store
+from bellringer.store import runs
 from bellringer.store.runs import AttemptRow, DeadLetter, Run
 from bellringer.testing import reads
 from bellringer.testing.clock import TestClock
 from bellringer.testing.matching import describe, matches
 from bellringer.testing.records import Enqueued, Fire, Performed
-from bellringer.testing.workshop import Crash, Workshop
+from bellringer.testing.stage import Stage
+from bellringer.testing.workshop import Crash
+from bellringer.verify import Summary
+from bellringer.verify.expected import INSTANT
 
 START: Final = "2026-01-05T12:00:00Z"  # the noon of a Monday
-LEASE: Final = timedelta(days=1)  # real time; a test has no loop that renews
-PACE: Final = Pace(lead=timedelta(0))  # everything at its own instant
-MOST_HANDS: Final = 1_000
 MOST_ATTEMPTS: Final = 10_000
 EVERYTHING: Final = 10_000
 
@@ -48,30 +41,20 @@ class Engine:
 
     def __init__(self, app: App, dsn: str, *, at: datetime | str = START) -> None:
         self._app = app
-        self._dsn = dsn
+        self._stage = Stage(app, dsn)
         self._start = at
 
     async def open(self) -> Self:
-        self._store = await Store.open(self._dsn, size=4, name="bellringer test")
-        self._names = Names(self._store)
-        self.clock = TestClock(self._store)
-        await self.clock.install(self._start)
-        await reads.add_tenant(self._store, self._app.tenant)
-        self._tenant_id = await self._names.tenant_id(self._app.tenant)
-        self._shards = list(range(await self._names.shards()))
-        holder = uuid4()
-        tokens = await PostgresLeases(self._store, LEASE).acquire(holder, len(self._shards))
-        self._holding = Holding(holder, tokens)
-        self._workshop = Workshop(self._app, self._store, self._names, self.clock.now)
-        await self._workshop.open()
-        self._was = await self._app.connection.move(self._dsn)
-        await self._app.adeclare()
+        await self._stage.open(self._start)
+        self.clock = self._stage.clock
+        self._began = self.clock.now()
+        self._store = self._stage.store
+        self._tenant_id = self._stage.tenant_id
+        self._workshop = self._stage.workshop
         return self
 
     async def close(self) -> None:
-        await self._app.connection.move(self._was)
-        await self._workshop.close()
-        await self._store.close()
+        await self._stage.close()
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -92,32 +75,21 @@ class Engine:
         await self._until(self.clock.now() + parse_duration(by, what="advance"), drain=drain)
         return self
 
+    async def outage(self, by: Length) -> Self:
+        """Let this much time pass with nobody there to tick; the next `advance` finds what was left undone."""
+        await self.clock.advance(by)
+        return self
+
     async def _until(self, target: datetime, *, drain: bool) -> None:
         while True:
             if drain:
                 await self.drain()
-            moment = await self._next(drain=drain)
-            if moment is None or moment > target:
+            due = await self.clock.leap(target, workers=drain)
+            born = await self._stage.do_chores(due)
+            if due.now >= target and not due.presses and not born:
                 break
-            await self.clock.set(max(moment, self.clock.now()))
-            await self._tick()
-        await self.clock.set(target)
-
-    async def _next(self, *, drain: bool) -> datetime | None:
-        moments = [await reads.next_due(self._store), await reads.next_retry(self._store) if drain else None]
-        return min((moment for moment in moments if moment is not None), default=None)
-
-    async def _tick(self) -> None:
-        """What schedulers do at one instant."""
-        now = self.clock.now()
-        for job_id, tenant_id in await jobs.lapsed(self._store, EVERYTHING):
-            await register.resume(self._store, self._names, job_id, tenant_id=tenant_id, who="the end of its pause")
-        while hands := await cohorts.coming(self._store, self._shards, now, MOST_HANDS):
-            ticked = await tick(self._store, self._names, self._holding, hands, now, PACE)
-            if not (ticked.fired.moved or ticked.fired.cut):
-                raise Conflict("the test's engine lost its shards", hint="let no other scheduler use this database")
-        while (await ring(self._store, self._holding, self._shards, PACE)).fired:
-            pass
+        if drain:
+            await self.drain()
 
     # Work
 
@@ -170,7 +142,7 @@ class Engine:
         fired = [
             Fire(
                 scheduled_for=run.key.scheduled_for,
-                outcome="fired",
+                outcome="skipped" if run.state is State.SKIPPED else "fired",
                 state=run.state,
                 reason=run.reason,
                 run=run,
@@ -180,6 +152,15 @@ class Engine:
         ]
         missed = await reads.gaps(self._store, self._tenant_id, name)
         return sorted([*fired, *missed], key=lambda fire: fire.scheduled_for)
+
+    async def verify(self) -> Summary:
+        """Nothing was missed, doubled or early since the test began; see `bellringer verify`."""
+        end = self.clock.now() + INSTANT  # what is due now counts
+        summary, findings = await self._stage.verify(self._began, end)
+        if not summary.clean:
+            told = "".join(f"\n  {f.kind} {f.scheduled_for.isoformat()} {f.job}: {f.detail}" for f in findings)
+            raise AssertionError(f"verify found what should not be:{told}")
+        return summary
 
     async def dead(self) -> list[DeadLetter]:
         """The dead letters, the newest first."""

@@ -13,6 +13,7 @@ from bellringer.store.runs import AttemptRow, DeadLetter, Run
 from bellringer.testing.engine import START, AnyTask, Engine, Length
 from bellringer.testing.records import Enqueued, Fire, Performed
 from bellringer.testing.workshop import Crash
+from bellringer.verify import Summary
 
 T = TypeVar("T")
 
@@ -62,6 +63,11 @@ class TestEngine:
         self._do(lambda: self._engine.drain(with_retries=with_retries))
         return self
 
+    def outage(self, by: Length) -> Self:
+        """Let this much time pass with nobody there to tick; see `Engine.outage`."""
+        self._do(lambda: self._engine.outage(by))
+        return self
+
     def perform(self, task: AnyTask, /, *args: Any, attempt: int = 1, **kwargs: Any) -> Performed:
         """Make one attempt without the queue."""
         return self._do(lambda: self._engine.perform(task, *args, attempt=attempt, **kwargs))
@@ -86,6 +92,10 @@ class TestEngine:
     def fires(self, job: AnyTask | str) -> list[Fire]:
         """The occurrences of a job, fired and missed."""
         return self._do(lambda: self._engine.fires(job))
+
+    def verify(self) -> Summary:
+        """Nothing was missed, doubled or early since the test began."""
+        return self._do(self._engine.verify)
 
     def dead(self) -> list[DeadLetter]:
         """The dead letters, the newest first."""

@@ -11,14 +11,9 @@ from bellringer.runs import RunKey, Spec
 from bellringer.store.pool import Store
 from bellringer.testing.records import Enqueued, Fire
 
-# Only hands, timers and the ends of pauses make something happen by themselves.
-_NEXT_DUE: Final = """
-select least((select min(next_at) from cohorts), (select min(due_at) from timers),
-             (select min(paused_until) from jobs where deleted_at is null))
-"""
 _NEXT_READY: Final = """
 select least((select min(available_at) from queue
-              where worker_id is null and blocked = 0 and attempt > 0 and available_at > bellringer.now()),
+              where worker_id is null and blocked & ~32 = 0 and attempt > 0 and available_at > bellringer.now()),
              (select min(due_at) from timers where attempt > 0))
 """
 _RUNS: Final = """
@@ -54,12 +49,6 @@ async def add_tenant(store: Store, name: str) -> None:
 async def pool_ids(store: Store) -> dict[int, str]:
     rows = await store.pool.fetch("select pool_id, name from pools order by pool_id")
     return {row["pool_id"]: row["name"] for row in rows}
-
-
-async def next_due(store: Store) -> datetime | None:
-    """When something next happens by itself."""
-    moment: datetime | None = await store.pool.fetchval(_NEXT_DUE)
-    return moment
 
 
 async def next_retry(store: Store) -> datetime | None:

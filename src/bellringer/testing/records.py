@@ -14,13 +14,13 @@ from bellringer.worker.work import LogLine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fire:
-    """One occurrence of a job: `fired` with its run, or `missed` with the reason.
+    """One occurrence of a job: `fired` or `skipped` with its run, or `missed` with the reason.
 
     A gap stands for `count` missed occurrences from `scheduled_for` on.
     """
 
     scheduled_for: datetime
-    outcome: Literal["fired", "missed"]
+    outcome: Literal["fired", "skipped", "missed"]
     state: State | None = None
     reason: str = ""
     count: int | None = 1

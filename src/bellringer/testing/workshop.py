@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
 
+from msgspec.structs import replace as replace_fields
 from uuid_utils.compat import uuid7
 
 from bellringer.clock import SystemClock
@@ -65,6 +66,7 @@ class Workshop:
         self._lines: list[LogLine] = []
         self._failures: defaultdict[str, list[BaseException]] = defaultdict(list)
         self._crash: Crash | None = None
+        self.worker_id = 0  # before it has joined
 
     async def open(self) -> None:
         self._executor = Executor(self._registry, clock=SystemClock(), database_now=self._now, log=self._lines.append)
@@ -84,9 +86,9 @@ class Workshop:
         if self._crash is not None:
             return await self._die(self._crash)
         for pool_id, pool in (await reads.pool_ids(self._store)).items():
-            for claimed in await self._claim(pool_id, 1):
-                ending = await self._execute(await self._work(claimed, pool))
-                await settle(self._store, self._worker_id, [decide(claimed, ending)])
+            for claimed in await self.claim(pool_id, 1):
+                ending = replace_fields(await self.execute(claimed, pool), ran=0.0)  # the test's clock stood still
+                await settle(self._store, self.worker_id, [decide(claimed, ending)])
                 return True
         return False
 
@@ -109,16 +111,27 @@ class Workshop:
         self._lines.clear()
         return Performed(ending=ending, logs=logs, progress=reports[-1][2] if reports else None)
 
-    async def _claim(self, pool_id: int, most: int) -> list[Claimed]:
+    async def claim(self, pool_id: int, most: int) -> list[Claimed]:
+        """Take at most so many ready runs of a pool."""
         known = await self._names.task_ids(self._registry.names())
         self._tasks = {number: name for name, number in known.items()}
         seat = Seat(
-            worker_id=self._worker_id,
+            worker_id=self.worker_id,
             pool_id=pool_id,
             task_ids=[known[name] for name in self._registry.names()],
         )
         taken, _ = await claim(self._store, seat, most, Turn())
         return taken
+
+    async def execute(self, claimed: Claimed, pool: str) -> Ending:
+        """Call the handler of what was claimed."""
+        return await self._execute(await self._work(claimed, pool))
+
+    async def replace(self) -> int:
+        """Another worker comes in place of this one, which vanished: what it held is lost. Answers how much."""
+        lost = await reap(self._store, self._names, silence=timedelta(0))
+        await self._join()
+        return lost
 
     async def _work(self, claimed: Claimed, pool: str) -> Work:
         tenants = await self._names.tenant_names([claimed.tenant_id])
@@ -140,7 +153,7 @@ class Workshop:
         execution = asyncio.ensure_future(self._executor.execute(work))
         while not (await asyncio.wait({execution}, timeout=LOOK))[0]:
             await self._report()
-            for key, attempt in await queue.cancels(self._store, self._worker_id):
+            for key, attempt in await queue.cancels(self._store, self.worker_id):
                 self._executor.cancel(key, attempt, "cancelled while it ran")
         await self._report()
         return execution.result()
@@ -148,7 +161,7 @@ class Workshop:
     async def _report(self) -> None:
         """Keep what handlers have said so far."""
         if news := self._executor.progress():
-            await queue.report(self._store, self._worker_id, news)
+            await queue.report(self._store, self.worker_id, news)
         lines, self._lines[:] = list(self._lines), []
         if lines:
             await queue.log(self._store, [(n.key, n.attempt, n.at, n.level, n.message, n.fields) for n in lines])
@@ -157,21 +170,25 @@ class Workshop:
         """Fall silent while holding all that is ready, as a killed worker does, and be reaped."""
         held = 0
         for pool_id, pool in (await reads.pool_ids(self._store)).items():
-            for claimed in await self._claim(pool_id, BATCH):
+            for claimed in await self.claim(pool_id, BATCH):
                 held += 1
                 if when == "after":
-                    await self._execute(await self._work(claimed, pool))
+                    await self.execute(claimed, pool)
         if not held:
             return False  # it will die when it has something to lose
         self._crash = None
-        await reap(self._store, self._names, silence=timedelta(0))
-        await self._join()
+        await self.replace()
         return True
 
+    async def introduce(self) -> None:
+        """Join anew if the app has other tasks by now."""
+        if self._registry.names() != self._joined_with:
+            await self._join()
+
     async def _join(self) -> None:
-        known = self._registry.names()
+        self._joined_with = known = self._registry.names()
         task_ids = await self._names.task_ids(known)
-        self._worker_id = await workers.join(
+        self.worker_id = await workers.join(
             self._store,
             Introduction(
                 name="test",

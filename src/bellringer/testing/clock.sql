@@ -1,0 +1,88 @@
+-- A clock that a test moves, in place of the database's own.
+
+-- name: one_partition
+-- A day of history is three tables with their indexes, and a test may live through years. So an empty history
+-- is given a single partition, and every day counts as older than the installation.
+do $$
+declare
+  parent text;
+  child  regclass;
+begin
+  if exists (select 1 from bellringer.runs) or (select made_at = 'infinity' from bellringer.cluster) then
+    return;
+  end if;
+  foreach parent in array array['runs', 'attempts', 'logs'] loop
+    for child in
+      select inhrelid::regclass from pg_inherits where inhparent = ('bellringer.' || parent)::regclass
+    loop
+      execute format('drop table %s', child);
+    end loop;
+    execute format('create table bellringer.%I partition of bellringer.%I default', parent || '_past', parent);
+  end loop;
+  update bellringer.cluster set made_at = 'infinity';
+end $$;
+
+-- name: install
+create table if not exists bellringer.test_clock (
+  only_row boolean primary key default true check (only_row), moment timestamptz not null);
+create or replace function bellringer.now() returns timestamptz language sql stable parallel safe
+  as 'select moment from bellringer.test_clock';
+
+-- Go to the next instant at which something happens by itself, at most to p_until, and say what is due there. While hands,
+-- timers or the ends of pauses are due, time stands still; without p_schedulers nobody waits for them, without p_workers
+-- nobody for what becomes ready. `waiting` counts what nobody holds.
+create or replace function bellringer.leap(p_until timestamptz, p_schedulers boolean, p_workers boolean, p_most integer,
+  out now timestamptz, out hands_next_at timestamptz[], out hands_shard smallint[], out hands_schedule_id integer[],
+  out hands_jump_to timestamptz[], out timers boolean, out pauses boolean, out backfills boolean, out undecided boolean,
+  out frozen boolean, out stuck boolean, out cancels boolean, out waiting bigint, out pools smallint[])
+language plpgsql as $$
+#variable_conflict use_column
+declare
+  was   constant timestamptz := bellringer.now();
+  hand  timestamptz;
+  timer timestamptz;
+  pause timestamptz;
+  later timestamptz;
+  ready timestamptz;
+begin
+  leap.backfills := exists (select 1 from backfills where state = 'running');
+  if p_schedulers then
+    hand  := (select min(next_at) from cohorts);
+    timer := (select min(due_at) from timers);
+    pause := (select min(paused_until) from jobs where paused_until is not null and deleted_at is null);
+  end if;
+  later := least((select min(available_at) from queue where blocked & 16 = 16 and available_at > was),
+                 (select min(to_at) from freezes where to_at > was),
+                 case when leap.backfills then (
+                   select min(made_at + interval '1 minute' / rate) from backfills
+                   where state = 'running' and made_at + interval '1 minute' / rate > was) end);
+  if p_workers then
+    ready := (select min(available_at) from queue where worker_id is null and blocked & ~32 = 0 and available_at > was);
+  end if;
+  leap.now := greatest(was, least(p_until, hand, timer, pause, later, ready));
+  if leap.now > was then
+    update test_clock set moment = leap.now;
+  end if;
+  leap.timers := coalesce(timer <= leap.now, false);
+  leap.pauses := coalesce(pause <= leap.now, false);
+  if hand <= leap.now then
+    select array_agg(c.next_at), array_agg(c.shard), array_agg(c.schedule_id), array_agg(c.jump_to)
+    into hands_next_at, hands_shard, hands_schedule_id, hands_jump_to
+    from (select * from cohorts where next_at <= leap.now order by next_at, shard, schedule_id limit p_most) c;
+  end if;
+  select coalesce(bool_or(blocked & 16 = 16 and available_at <= leap.now), false), coalesce(bool_or(blocked & 8 = 8), false),
+         coalesce(bool_or(blocked & ~32 <> 0) and bool_and(worker_id is null), false),
+         coalesce(bool_or(worker_id is not null and cancel_requested), false),
+         count(*) filter (where worker_id is null),
+         array_agg(distinct pool_id) filter (where worker_id is null and blocked & ~32 = 0 and available_at <= leap.now)
+  into leap.undecided, leap.frozen, leap.stuck, leap.cancels, leap.waiting, leap.pools from queue;
+end $$;
+
+-- name: put
+insert into bellringer.test_clock (moment) values ($1)
+on conflict (only_row) do update set moment = excluded.moment
+
+-- name: leap
+select now, hands_next_at, hands_shard, hands_schedule_id, hands_jump_to, timers, pauses, backfills, undecided, frozen, stuck,
+       cancels, waiting, pools
+from bellringer.leap($1, $2, $3, $4)
