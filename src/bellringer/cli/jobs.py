@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bellringer.cli.arguments import argument_options, read_arguments
+from bellringer.cli.backfill import backfill
 from bellringer.cli.connect import with_client
+from bellringer.cli.definition import PLAIN, definition_options, read_schedule
 from bellringer.cli.groups import Group, fail
 from bellringer.cli.output import LIST, ONE, as_json, output_option, print_facts, print_list, short_json
 from bellringer.cli.pages import gather, limit_option
 from bellringer.cli.times import clock_time, from_now
+from bellringer.cli.update import update
 
 if TYPE_CHECKING:
     from bellringer.client import Client
@@ -30,6 +33,10 @@ if TYPE_CHECKING:
 )
 def jobs() -> None:
     """Jobs: what to run, and when. A job goes by its name or its id."""
+
+
+jobs.add_command(update, "update")
+jobs.add_command(backfill, "backfill")
 
 
 @jobs.command(
@@ -106,6 +113,12 @@ def print_job(job: Job, output: str) -> None:
             "pool": job.pool,
             "priority": str(job.priority),
             "timeout": job.timeout or "",
+            "misfire": job.misfire + (f", at most {job.max_catchup:,}" if job.max_catchup else ""),
+            "overlap": job.overlap,
+            "at once": str(job.max_concurrency or ""),
+            "limit": f"{job.concurrency_limit} of {job.concurrency_key}" if job.concurrency_key else "",
+            "jitter": f"{job.jitter}: always {job.jitter_by}" if job.jitter else "",
+            "late after": job.late_after or "",
             "retry": ", ".join(f"{key} {short_json(value)}" for key, value in job.retry.items()),
             "tags": ", ".join(job.tags),
             "owner": job.owner,
@@ -118,67 +131,32 @@ def print_job(job: Job, output: str) -> None:
     "create",
     examples="""
     bellringer jobs create nightly reports.build --cron '30 2 * * *' --tz Europe/Paris --arg day=today
-    bellringer jobs create ping shop.ping --every 15m --timeout 30s --attempts 5
+    bellringer jobs create ping shop.ping --every 15m --overlap queue --late-after 5m
+    bellringer jobs create payroll hr.pay --cron '0 9 1 * *' --calendar de --shift previous --misfire fire_all
     bellringer jobs create once shop.notify --at 2030-01-01T09:00:00+01:00
     """,
 )
 @click.argument("name")
 @click.argument("task")
-@click.option("--cron", metavar="EXPR", help="Five fields: minute, hour, day of month, month, day of week.")
-@click.option("--tz", metavar="ZONE", help="The zone of --cron, such as Europe/Paris.  [default: UTC]")
-@click.option("--seconds", is_flag=True, help="--cron has six fields, the second first.")
-@click.option("--every", metavar="TIME", help="At this interval: 10s, 15m, 1h30m, 1d.")
-@click.option("--at", metavar="INSTANT", help="Once, at this RFC 3339 instant.")
-@click.option("--delay", metavar="TIME", help="This long after the previous run has ended.")
+@definition_options
 @argument_options
-@click.option("--pool", help="Who runs it.  [default: short]")
-@click.option("--priority", type=click.IntRange(0, 9), help="Higher goes first.  [default: 5]")
-@click.option("--timeout", metavar="TIME", help="The longest that an attempt may take.")
-@click.option("--attempts", type=click.IntRange(1), help="How often to try.  [default: 3]")
-@click.option("--tag", "tags", multiple=True, help="A tag; may be repeated.")
 @output_option(*ONE)
 @with_client
 def create(client: Client, /, *, named: Sequence[str], args_json: str | None, output: str, **given: Any) -> None:
     """Create the job NAME, which runs TASK; without a schedule it runs by hand only."""
     args, kwargs = read_arguments(named, args_json)
-    schedule = read_schedule(given)
     document = {
         "name": given["name"],
         "task": given["task"],
         "args": args,
         "kwargs": kwargs,
-        "schedule": schedule,
-        "pool": given["pool"],
-        "priority": given["priority"],
-        "timeout": given["timeout"],
+        "schedule": read_schedule(given),
         "retry": given["attempts"],
         "tags": list(given["tags"]) or None,
+        **{name: given[name] for name in PLAIN},
     }
     made = client.create_job({key: value for key, value in document.items() if value is not None})
     print_job(made, output)
-
-
-def read_schedule(given: dict[str, Any]) -> dict[str, Any] | None:
-    """The one schedule that the options name; read here first, so that a mistake is pointed at."""
-    kinds = [kind for kind in ("cron", "every", "at", "delay") if given[kind] is not None]
-    if len(kinds) > 1:
-        fail(f"--{kinds[0]} and --{kinds[1]} are both given", "a job made here takes one schedule")
-    if (given["tz"] or given["seconds"]) and kinds != ["cron"]:
-        fail(f"--{'tz' if given['tz'] else 'seconds'} goes with --cron")
-    if not kinds:
-        return None
-    kind = kinds[0]
-    document = {kind: given[kind]}
-    if given["tz"]:
-        document["tz"] = given["tz"]
-    if given["seconds"]:
-        document["seconds"] = True
-    from bellringer.cli.cron import pointing_at
-    from bellringer.schedule import parse
-
-    with pointing_at(given[kind]):
-        parse(document)
-    return document
 
 
 @jobs.command(
@@ -237,17 +215,40 @@ def pause(client: Client, *, names: Sequence[str], reason: str | None, until: st
         click.echo(f"paused {job.name}")
 
 
-@jobs.command("resume", examples="bellringer jobs resume nightly")
+BECOMES = {
+    "skip": "they stay missed (--missed latest|all runs them)",
+    "latest": "the latest runs now, behind live work",
+    "all": "they run now, behind live work (`bellringer backfills list`)",
+}
+
+
+@jobs.command(
+    "resume",
+    examples="""
+    bellringer jobs resume nightly
+    bellringer jobs resume nightly --missed latest
+    """,
+)
 @click.argument("names", metavar="JOB...", nargs=-1, required=True)
+@click.option(
+    "--missed",
+    type=click.Choice(["skip", "latest", "all"]),
+    default="skip",
+    show_default=True,
+    help="What becomes of what they missed.",
+)
 @with_client
-def resume(client: Client, *, names: Sequence[str]) -> None:
-    """Resume jobs from now on; what they missed stays missed."""
+def resume(client: Client, *, names: Sequence[str], missed: str) -> None:
+    """Resume jobs from now on, and say how much they missed."""
     from bellringer.clock import SystemClock
 
     for name in names:
-        job = client.resume(name)
+        done = client.resume(name, missed=missed)
+        job, count = done.job, f"{done.missed:,} occurrence{'' if done.missed == 1 else 's'}"
         following = f", next {from_now(job.next_at, SystemClock().now())}" if job.next_at else ""
         click.echo(f"resumed {job.name}{following}")
+        if done.missed:
+            click.echo(f"  it missed {count} while it was paused: {BECOMES[done.what]}")
 
 
 @jobs.command("delete", examples="bellringer jobs delete nightly --yes")

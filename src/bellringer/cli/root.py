@@ -16,16 +16,23 @@ RUN = {
     "migrate": Late("bellringer.cli.migrate:migrate", "Bring the database to this program's schema."),
 }
 STEER = {
-    "jobs": Late("bellringer.cli.jobs:jobs", "List, create, pause, resume, trigger and delete jobs."),
+    "jobs": Late("bellringer.cli.jobs:jobs", "List, create, update, pause, resume, trigger and delete jobs."),
     "runs": Late("bellringer.cli.runs:runs", "List runs, read their logs, cancel and retry them."),
     "why": Late("bellringer.cli.why:why", "Why a job does not run, or what became of one of its times."),
+    "backfills": Late("bellringer.cli.backfill:backfills", "What is still to be run of the past: list, pause, cancel."),
     "dead": Late("bellringer.cli.dead:dead", "Runs that gave up: list, redrive or discard them."),
+    "events": Late("bellringer.cli.events:events", "What is late, missed, slow or outgrown."),
+    "freezes": Late("bellringer.cli.freezes:freezes", "Let schedules rest for a time."),
+    "calendars": Late("bellringer.cli.calendars:calendars", "Days off by name, which schedules heed."),
     "workers": Late("bellringer.cli.cluster:workers", "Who works, in which pools, and how busy."),
+    "forecast": Late("bellringer.cli.forecast:forecast", "How many fires are to come, and which herds to spread."),
+    "tenants": Late("bellringer.cli.tenants:tenants", "Let a tenant rest, and go on."),
     "cluster": Late("bellringer.cli.cluster:cluster", "Nodes, shards and leases."),
 }
 TOOLS = {
     "cron": Late("bellringer.cli.cron:cron", "What a cron expression means, and when it fires."),
     "verify": Late("bellringer.cli.verify:verify", "Prove that nothing was missed, doubled or early."),
+    "simulate": Late("bellringer.cli.simulate:simulate", "Live through a year of an app's schedules, with outages."),
 }
 BENCH = "bellringer.bench.commands"
 

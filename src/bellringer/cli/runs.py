@@ -116,7 +116,7 @@ def print_run(run: Run, output: str) -> None:
             "kwargs": short_json(run.kwargs) if run.kwargs else "",
             "progress": progress_of(run),
             "result": "" if run.result is None else short_json(run.result),
-            "error": error_of(run.error),
+            "error": error_of(run.error) if error_of(run.error) != run.reason else "",
         }
     )
     if run.attempts:

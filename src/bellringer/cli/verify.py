@@ -119,6 +119,12 @@ class _Text:
         sums = summary.document()["summary"]
         window = f"{sums.pop('from')} – {sums.pop('to')}"
         clean = sums.pop("clean")
-        quiet = {"owed", "shared", "delays", "unreadable"}  # said only if there are some
-        facts = {key: f"{count:,}" for key, count in sums.items() if count or key not in quiet}
+        by_reason = sums.pop("skipped").items()
+        sums["skipped"] = ", ".join(f"{count:,} by {reason}" for reason, count in sorted(by_reason))
+        quiet = {"skipped", "pending", "owed", "delays", "unreadable"}  # said only if there are some
+        facts = {
+            key: told if isinstance(told, str) else f"{told:,}"
+            for key, told in sums.items()
+            if told or key not in quiet
+        }
         print_facts({"window": window, **facts, "verdict": "clean" if clean else "not clean"})

@@ -1,0 +1,71 @@
+"""`bellringer jobs`, against a real server and database."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bellringer.store.pool import Store
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Ask
+
+
+async def made(ask: Ask, *options: str) -> dict[str, object]:
+    shown, _ = await ask("jobs", "create", "nightly", "shop.report", *options, "-o", "json")
+    job: dict[str, object] = json.loads(shown)
+    return job
+
+
+async def test_policies_are_given_shown_and_taken_away(ask: Ask) -> None:
+    job = await made(
+        ask,
+        *("--cron", "30 2 * * *", "--tz", "Europe/Berlin", "--gap", "skip", "--fold", "both"),
+        *("--misfire", "fire_all", "--max-catchup", "5", "--catchup-window", "2h", "--catchup-rate", "6"),
+        *("--overlap", "queue", "--max-concurrency", "2", "--concurrency-key", "db", "--concurrency-limit", "3"),
+        *("--jitter", "10m", "--late-after", "1h", "--tag", "finance"),
+    )
+    assert job["schedules"] == [{"cron": "30 2 * * *", "tz": "Europe/Berlin", "gap": "skip", "fold": "both"}]
+    names = ("misfire", "max_catchup", "catchup_window", "catchup_rate", "overlap", "max_concurrency", "late_after")
+    assert [job[name] for name in names] == ["fire_all", 5, "2h", 6, "queue", 2, "1h"]
+    assert (job["concurrency_key"], job["concurrency_limit"], job["jitter"]) == ("db", 3, "10m")
+    shown, _ = await ask("jobs", "get", "nightly")
+    assert "fire_all, at most 5" in shown
+    assert "3 of db" in shown
+    await ask("jobs", "update", "nightly", "--jitter", "none", "--overlap", "skip", "--fold", "none")
+    after = json.loads((await ask("jobs", "get", "nightly", "-o", "json"))[0])
+    assert (after["jitter"], after["overlap"], after["concurrency_key"]) == (None, "skip", "db")
+    assert after["schedules"] == [{"cron": "30 2 * * *", "tz": "Europe/Berlin", "gap": "skip"}]
+
+
+async def test_a_rule_makes_a_job(ask: Ask) -> None:
+    rule = "FREQ=WEEKLY;INTERVAL=2;BYDAY=FR"
+    job = await made(ask, "--rrule", rule, "--start", "2026-01-02T09:00", "--tz", "Europe/Berlin")
+    assert job["schedules"] == [{"rrule": rule, "tz": "Europe/Berlin", "start": "2026-01-02T09:00"}]
+    assert "second Friday" in str(job["description"]) or "2 weeks" in str(job["description"])
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("--every", "1h", "--tz", "UTC"), "--tz goes with --cron or --rrule"),
+        (("--cron", "0 * * * *", "--start", "2026-01-02T09:00"), "--start goes with --rrule"),
+        (("--cron", "0 * * * *", "--every", "1h"), "--cron and --every are both given"),
+        (("--every", "1h", "--overlap", "queue_one"), "overlap 'queue_one' is not known"),
+        (("--every", "1h", "--concurrency-limit", "2"), "concurrency_limit goes with concurrency_key"),
+    ],
+)
+async def test_what_does_not_fit_is_told(ask: Ask, options: tuple[str, ...], error: str) -> None:
+    _, beside = await ask("jobs", "create", "nightly", "shop.report", *options, code=2)
+    assert error in beside
+
+
+async def test_resume_says_how_much_was_missed(ask: Ask, store: Store) -> None:
+    await made(ask, "--every", "1h")
+    await ask("jobs", "pause", "nightly")
+    await store.pool.execute("update jobs set paused_at = paused_at - $1::interval", timedelta(hours=5))
+    shown, _ = await ask("jobs", "resume", "nightly", "--missed", "latest")
+    assert "it missed 5 occurrences while it was paused: the latest runs now, behind live work" in shown
