@@ -224,6 +224,7 @@ async def _rows(
             "task_id": tasks[d.task],
             "pool_id": pools[d.pool],
             "key_id": keys[limits[job_id].key] if job_id in limits else None,
+            "key_most": limits[job_id].most if job_id in limits else None,
             "jitter_by": jitter_by(f"{tenant_id}:{d.name}", d.jitter).total_seconds(),
             **_columns(d, schedules),
         }

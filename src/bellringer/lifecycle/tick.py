@@ -41,7 +41,7 @@ def plan(hands: Sequence[Hand], schedules: Mapping[int, Schedule], now: datetime
         if case not in known:
             known[case] = _onward(schedule, hand, now, pace)
         to, missed = known[case]
-        (jumps if missed else moves).append(Move(hand, to, missed))
+        (jumps if missed or hand.jump_to is not None else moves).append(Move(hand, to, missed))
     return Plan(moves, jumps)
 
 

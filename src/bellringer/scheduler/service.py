@@ -214,10 +214,8 @@ class Scheduler:
         if fired.missed:
             MISSED.inc(fired.missed)
             log.info("occurrences were missed and are recorded as gaps", hands=fired.moved, missed=fired.missed)
-        if ticked.stale or (
-            fired.cut and fired.missed == 0 and not fired.fired
-        ):  # or it jumps on, to a goal it has now
-            self._polled_at = float("-inf")  # memory was wrong: ask the database
+        if ticked.stale or (fired.cut and not fired.fired):  # memory was wrong, or it jumps on, to a goal it has now
+            self._polled_at = float("-inf")
         horizon = now + self._settings.pace.lead + AHEAD
         self._wheel.put(hand for hand in ticked.hands if hand.next_at <= horizon)
         self._fit(len(hands), fired)
@@ -291,7 +289,10 @@ class Scheduler:
 
     async def _resume(self) -> None:
         for job_id, tenant_id in await jobs.lapsed(self._store, 100):
-            await resume(self._store, self._names, job_id, tenant_id=tenant_id, who="the end of its pause")
+            try:
+                await resume(self._store, self._names, job_id, tenant_id=tenant_id, who="the end of its pause")
+            except Exception as error:  # noqa: BLE001 - one that cannot be resumed here keeps no other from it
+                log.error("a job could not be resumed", job_id=str(job_id), error=str(error))
 
     async def _make_days(self) -> None:
         await pruning.make_days(self._store, await self._store.now())

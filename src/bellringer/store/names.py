@@ -88,12 +88,13 @@ class Names:
         return {number: name for name, number in self._tasks.items()}
 
     async def key_ids(self, tenant_id: int, limits: Iterable[Limit]) -> Mapping[str, int]:
-        """The numbers of these limits; a limit holds as it was last given."""
+        """The numbers of these limits; how much an old one allows, only a job that is registered changes."""
         given = sorted({limit.key: limit.most for limit in limits}.items())
         if not given:
             return {}
         keys, most = zip(*given, strict=True)
-        rows = await self._store.pool.fetch(_SQL.keep_limits, tenant_id, keys, most)
+        await self._store.pool.execute(_SQL.add_limits, tenant_id, keys, most)
+        rows = await self._store.pool.fetch(_SQL.find_limits, tenant_id, keys)
         return {row["key"]: row["key_id"] for row in rows}
 
     async def schedule_ids(self, schedules: Iterable[Schedule]) -> Mapping[Row, int]:

@@ -21,9 +21,13 @@ on conflict do nothing
 insert into tasks (name) select n from unnest($1::text[]) n where not exists (select 1 from tasks t where t.name = n)
 on conflict do nothing
 
--- name: keep_limits
+-- name: add_limits
 insert into limits (tenant_id, key, most) select $1, u.key, u.most from unnest($2::text[], $3::integer[]) u (key, most)
-on conflict (tenant_id, key) do update set most = excluded.most returning key, key_id
+where not exists (select 1 from limits l where l.tenant_id = $1 and l.key = u.key)
+on conflict do nothing
+
+-- name: find_limits
+select key, key_id from limits where tenant_id = $1 and key = any ($2::text[])
 
 -- name: describe_tasks
 update tasks t set schema = u.schema::jsonb, doc = u.doc, defaults = u.defaults::jsonb

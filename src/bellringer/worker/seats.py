@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from typing import Final
 
@@ -23,6 +24,7 @@ class Seats:
         self.busy = 0
         self.behind = 0  # of catch-ups and backfills, claimed and not ended
         self.turn = Turn()
+        self.claiming = asyncio.Lock()  # a claim is under way; its answer must not be lost
         self.waiting: deque[tuple[int, Claimed]] = deque()  # each with the number that it was claimed under
         self._finished = 0
         self._since = 0.0

@@ -100,8 +100,10 @@ class Worker:
             ]
             self.started.set()
             await stop.wait()
-            for loop in taking:
-                loop.cancel()
+            self._stopping = True
+            for s, loop in zip(seats, taking, strict=True):
+                async with s.claiming:  # what a claim has taken must be known, to be given back
+                    loop.cancel()
             await self._drain(seats)
             for loop in kept:
                 loop.cancel()
@@ -145,7 +147,8 @@ class Worker:
 
     def _taker(self, seats: Seats, wake: Wake) -> Callable[[], Coroutine[None, None, None]]:
         async def take() -> None:
-            full = await self._claim(seats)
+            async with seats.claiming:
+                full = await self._claim(seats)
             if not full:
                 await wake.wait(self._strikes.until_next(self._time.now(), POLL))
             else:

@@ -150,6 +150,8 @@ create table members (
   primary key (shard, schedule_id, job_id)
 );
 
+create index members_several on members (shard, schedule_id) where several;
+
 -- Counted shard by shard every minute, for the forecast.
 create table cohort_sizes (
   shard       smallint not null,

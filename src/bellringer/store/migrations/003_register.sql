@@ -36,7 +36,7 @@ $$;
 
 -- What holds a run of a job that is born now, as bits of queue.blocked: a limit, a freeze, an unfinished run before it.
 -- What waits only for a catch-up or a backfill is never skipped for it. p_nth: the job's first run that is born now, or one
--- after it. The tick does the same by itself, for many at once.
+-- after it. The tick does the same by itself, for many at once; but a freeze defers what is born here, whatever its policy.
 create function held_by(p_job uuid, p_tenant integer, p_overlap smallint, p_key integer, p_at timestamptz, p_nth bigint) returns smallint
 language sql stable set search_path = bellringer, pg_temp as $$
   select (case when p_key is null then 0 else 32 end
@@ -250,13 +250,17 @@ begin
   if taken < cardinality(ids) then
     raise exception 'a job was changed by someone else' using errcode = 'BR002';
   end if;
+  update limits l set most = n.key_most
+  from (select distinct on (key_id) key_id, key_most from jsonb_to_recordset(p_jobs) x (key_id integer, key_most integer)
+        where key_id is not null order by key_id, key_most) n
+  where l.key_id = n.key_id and l.most <> n.key_most;
 
   if old is not null then                                -- what waits follows the change, its task and arguments together
+    perform 1 from queue q where q.job_id = any (old) order by q.job_id, q.scheduled_for, q.slot for update;
     update queue q set task_id = j.task_id, revision = j.revision, pool_id = j.pool_id,
            priority = case when q.priority < 0 then j.priority - 10 else j.priority end,
            blocked = q.blocked & case when j.overlap = 'allow' then ~18 else ~0 end
     from jobs j where q.job_id = any (old) and j.job_id = q.job_id and q.spec is null and q.worker_id is null;
-    perform 1 from queue q where q.job_id = any (old) order by q.job_id, q.scheduled_for, q.slot for update;
     update queue q set key_id = j.key_id, cap = j.cap,     -- a limit holds for what is under way too: it counts, or comes back
            blocked = q.blocked & ~32 | case when j.key_id is null then 0 else 32 end
     from jobs j where q.job_id = any (old) and j.job_id = q.job_id and (q.key_id, q.cap) is distinct from (j.key_id, j.cap);
@@ -305,7 +309,8 @@ begin
   select j.job_id, s.from_at, s.to_at, 'paused', p_latest, t from jobs j
   cross join lateral (values (j.paused_at + interval '1 microsecond', coalesce(p_latest, t + interval '1 microsecond')),
                              (p_latest + interval '1 microsecond', t + interval '1 microsecond')) s (from_at, to_at)
-  where j.job_id = p_job and j.tenant_id = p_tenant and j.deleted_at is null and j.paused_at is not null and p_missed <> 'all'
+  where j.job_id = p_job and j.tenant_id = p_tenant and j.deleted_at is null and j.paused_at is not null
+    and (p_missed <> 'all' or j.schedule_ids = '{}')
     and s.from_at < s.to_at on conflict do nothing;
   insert into backfills (tenant_id, job_id, shard, cause, schedule_id, from_at, to_at, parallelism, rate, most, who, why, created_at)
   select j.tenant_id, j.job_id, j.shard, 'catchup', i.schedule_id, s.from_at, s.to_at, case j.overlap when 'allow' then 10 else 1 end,

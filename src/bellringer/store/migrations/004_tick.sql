@@ -41,9 +41,10 @@ language plpgsql set search_path = bellringer, pg_temp set lock_timeout = '2s'
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-  undecided boolean;
-  is_late   boolean;                                     -- known before the statement is planned, so that what is not
-  is_frozen boolean;                                     -- needed is not even looked at
+  undecided  boolean;
+  is_late    boolean;                                    -- known before the statement is planned, so that what is not
+  is_frozen  boolean;                                    -- needed is not even looked at
+  is_several boolean;
 begin
   fired := 0; reached := 0; cut := false;
   perform lock_shards(p_shards);
@@ -52,6 +53,8 @@ begin
   is_late := exists (select 1 from unnest(c_at) u (at) where u.at < bellringer.now() - p_grace);
   is_frozen := exists (select 1 from freezes f where f.to_at > (select min(u.at) from unnest(c_at) u (at)))
             or exists (select 1 from tenants t where t.suspended_at is not null);
+  is_several := exists (select 1 from unnest(c_shard, c_schedule) u (shard, schedule_id)
+                        join members m on m.shard = u.shard and m.schedule_id = u.schedule_id where m.several);
 
   with due as materialized (
     select u.ord, u.next, k.ctid as tid, k.shard, k.schedule_id, k.next_at, coalesce(k.cursor, '00000000-0000-0000-0000-000000000000') as after,
@@ -98,35 +101,37 @@ begin
       select q.cause from queue q where m.overlap <> 0 and q.job_id = m.job_id limit 1) p on true
     left join lateral (
       select z.policy, z.name from frozen z
-      where is_frozen and z.tenant_id = m.tenant_id and z.from_at <= d.next_at and z.to_at > d.next_at
+      where z.tenant_id = m.tenant_id and z.from_at <= d.next_at and z.to_at > d.next_at
         and (z.tags = '{}' or exists (select 1 from jobs j where j.job_id = m.job_id and j.tags && z.tags))
-      order by z.policy = 'skip' desc, z.policy limit 1) z on true),
+      order by z.policy = 'skip' desc, z.policy limit 1) z on is_frozen),
   struck as not materialized (                           -- of a job with several schedules, the later are held by the first;
-    select *, held as bits from chunk where not p_careful and not misfired and not several
+    select *, held as bits, skipped as passed_by from chunk where not p_careful and not misfired and not (is_several and several)
     union all
     select c.*, case when row_number() over (partition by job_id order by next_at, schedule_id) = 1 or overlap = 0 or held & ~32 <> 0
-                     then held else held | case overlap when 2 then 2 else 18 end end
+                     then held else held | case overlap when 2 then 2 else 18 end end,
+           case when policy = 'collapse' and skipped is null and row_number() over (partition by job_id order by next_at, schedule_id) > 1
+                then 'coalesced by freeze ' || name else skipped end
     from (
-      select * from chunk where not p_careful and not misfired and several
+      select * from chunk where is_several and several and not p_careful and not misfired
       union all                                          -- with care, one whose schedules strike together is struck once
       select * from (select distinct on (job_id, next_at) * from chunk where p_careful and not misfired) o) c),
   born as (
     insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, revision, shard, pool_id, priority, cause, tz_id,
                       born_as, reason)
     select job_id, next_at, 0, bellringer.now(), token, tenant_id, task_id, revision, shard, pool_id, priority, 'schedule', p_tz,
-           case when bits & ~32 = 0 then 'queued' when skipped is not null then 'skipped' else 'blocked' end::run_state,
-           case when policy is not null then coalesce(skipped, 'freeze ' || name) end
+           case when bits & ~32 = 0 then 'queued' when passed_by is not null then 'skipped' else 'blocked' end::run_state,
+           case when policy is not null then coalesce(passed_by, 'freeze ' || name) end
     from struck),
   queued as (
     insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, revision, shard, pool_id, priority, cause, blocked,
                        key_id, cap, late_at)
     select job_id, next_at, 0, due_at, tenant_id, task_id, revision, shard, pool_id, priority, 'schedule', bits,
            key_id, cap, due_at + late_after
-    from struck where skipped is null),
+    from struck where passed_by is null),
   passed as (
     insert into attempts (job_id, scheduled_for, slot, attempt, finished_at, tenant_id, revision, ends_as, error)
-    select job_id, next_at, 0, 0, bellringer.now(), tenant_id, revision, 'skipped', jsonb_build_object('reason', skipped)
-    from struck where is_frozen and skipped is not null),
+    select job_id, next_at, 0, 0, bellringer.now(), tenant_id, revision, 'skipped', jsonb_build_object('reason', passed_by)
+    from struck where is_frozen and passed_by is not null),
   missed as (
     insert into gaps (job_id, from_at, to_at, schedule_id, count, reason, recorded_at)
     select job_id, next_at, next_at + interval '1 microsecond', schedule_id, 1, 'misfire', bellringer.now()
@@ -254,7 +259,7 @@ begin
                     and d.due_at < bellringer.now() - grace(), false) as misfired
     from due d left join jobs j on j.job_id = d.job_id
     cross join lateral (select u.token from unnest(p_shards, p_tokens) u (shard, token) where u.shard = d.shard) tok
-    where j.deleted_at is null),
+    where j.deleted_at is null and not (d.rearms and d.attempt = 0 and j.delay is null)),
   born as (
     insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, revision, shard, pool_id, priority, cause, born_as, spec)
     select job_id, scheduled_for, slot, bellringer.now(), token, tenant_id, task_id, revision, shard, pool_id, priority, cause,

@@ -44,14 +44,14 @@ begin
                      group by r.job_id having count(*) >= min(r.cap));
       return query
       with best as materialized (
-        select q.ctid as tid, q.job_id, q.cap from queue q
+        select q.ctid as tid, q.job_id, q.cap, q.priority, q.available_at from queue q
         where q.pool_id = p_pool and q.worker_id is null and q.blocked = 32 and q.key_id = k.key_id
           and q.available_at <= bellringer.now() and q.task_id = any (p_tasks) and (q.priority >= 0 or p_behind > 0)
           and q.job_id <> all (spent)
           and not exists (select 1 from tenants t where t.tenant_id = q.tenant_id and t.suspended_at is not null)
         order by q.priority desc, q.available_at limit least(places, room) for update skip locked),
       picks as materialized (
-        select b.tid from (select *, row_number() over (partition by job_id) as nth from best) b
+        select b.tid from (select *, row_number() over (partition by job_id order by priority desc, available_at) as nth from best) b
         where b.cap is null or b.nth <= b.cap - (
           select count(*) from queue r where r.key_id = k.key_id and r.job_id = b.job_id and r.worker_id is not null)),
       taken as (

@@ -37,8 +37,11 @@ begin
   update queue set blocked = blocked & ~18
   where blocked & 2 = 2 and ctid = any (array(
     select w.ctid from (select distinct unnest(p_jobs) as job_id) e cross join lateral (
-      select q.ctid from queue q where q.job_id = e.job_id and q.blocked & 2 = 2 order by q.scheduled_for, q.slot limit 1) w
-    where not exists (select 1 from queue o where o.job_id = e.job_id and o.blocked & 2 = 0)));
+      select q.ctid, q.scheduled_for, q.slot from queue q where q.job_id = e.job_id and q.blocked & 2 = 2
+      order by q.scheduled_for, q.slot limit 1) w
+    where not exists (                                   -- what a freeze holds is only before what comes later
+      select 1 from queue o where o.job_id = e.job_id and o.blocked & 2 = 0
+        and (o.blocked & 8 = 0 or (o.scheduled_for, o.slot) < (w.scheduled_for, w.slot)))));
   get diagnostics n = row_count;
   return n;
 end $$;
@@ -60,7 +63,7 @@ begin
   left join lateral (
     select q.scheduled_for, q.slot from queue q
     where q.job_id = g.job_id and q.cause not in ('catchup', 'backfill') and (q.scheduled_for, q.slot) <> (g.scheduled_for, g.slot)
-      and (q.blocked & 2 = 0 or (q.scheduled_for, q.slot) < (g.scheduled_for, g.slot))
+      and (q.blocked & 10 = 0 or (q.scheduled_for, q.slot) < (g.scheduled_for, g.slot))
     order by q.blocked & 2, q.scheduled_for, q.slot limit 1) o on true
   left join lateral (
     select a.scheduled_for, a.slot from attempts a
@@ -174,6 +177,7 @@ declare
   n_back  integer;
   n_ended integer;
   n_armed integer;
+  n_live  uuid[];
 begin
   perform 1 from jobs j where j.job_id = any (e_job) order by j.job_id for share;
   perform 1 from unnest(e_job, e_at, e_slot) e (job_id, at, slot)
@@ -193,13 +197,14 @@ begin
   with gone as (
     delete from queue q using unnest(e_job, e_at, e_slot, e_attempt) e (job_id, at, slot, attempt)
     where q.job_id = e.job_id and q.scheduled_for = e.at and q.slot = e.slot and q.worker_id + 0 = p_worker and q.attempt = e.attempt
-    returning q.job_id, q.scheduled_for, q.slot, q.tenant_id, q.revision, q.rearms),
+    returning q.job_id, q.scheduled_for, q.slot, q.tenant_id, q.revision, q.rearms, q.cause),
   ended as (
     insert into attempts (job_id, scheduled_for, slot, attempt, finished_at, tenant_id, revision, outcome, ends_as, error)
     select job_id, scheduled_for, slot, 0, bellringer.now(), tenant_id, revision, 'cancelled', 'cancelled',
            '{"reason": "cancelled before it was started"}'::jsonb
     from gone on conflict do nothing)
-  select count(*), count(rearm(job_id)) filter (where rearms) from gone into n_ended, n_armed;
-  if n_ended > 0 then perform free(e_job, e_job); end if;
+  select count(*), count(rearm(job_id)) filter (where rearms), array_agg(job_id) filter (where cause not in ('catchup', 'backfill'))
+  from gone into n_ended, n_armed, n_live;
+  if n_ended > 0 then perform free(e_job, n_live); end if;
   return n_back + n_ended;
 end $$;

@@ -91,9 +91,10 @@ end $$;
 
 -- Redrive: the same runs, the same keys, attempts count on, with a full budget again.
 create function redrive(p_tenant integer, e_job uuid[], e_at timestamptz[], e_slot bigint[]) returns integer
-language plpgsql set search_path = bellringer, pg_temp as $$
+language plpgsql set search_path = bellringer, pg_temp set lock_timeout = '5s' as $$
 declare n integer;
 begin
+  perform lock_shards_shared(e_job, '{}');               -- a tick, a pause or a deletion comes before or after, not between
   with revived as (
     delete from dead_letters d using unnest(e_job, e_at, e_slot) e (job_id, at, slot)
     where d.job_id = e.job_id and d.scheduled_for = e.at and d.slot = e.slot and d.tenant_id = p_tenant returning d.*)

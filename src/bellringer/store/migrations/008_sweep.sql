@@ -70,6 +70,13 @@ begin
   where w.state in ('lost', 'stopped') and exists (select 1 from queue q where q.worker_id = w.worker_id);
 end $$;
 
+-- Whether a run of a job is unfinished and before another: it waits for nothing, or is earlier. What a freeze holds is only
+-- before what comes later.
+create function is_before(o queue, q queue) returns boolean language sql immutable parallel safe as $$
+  select (o.scheduled_for, o.slot) <> (q.scheduled_for, q.slot)
+     and (o.blocked & 10 = 0 or (o.scheduled_for, o.slot) < (q.scheduled_for, q.slot))
+$$;
+
 -- Decide what becomes of runs whose time has come while an earlier run of their job is unfinished: skip ends them, collapse
 -- lets one wait and ends the others, replace ends the earlier run, or asks it to stop, and waits. For a catch-up or a
 -- backfill they only wait. What somebody is settling right now is passed over: he frees what waits.
@@ -85,9 +92,9 @@ begin
     select q.ctid as tid, q.job_id, q.scheduled_for, q.slot, coalesce(j.overlap, 'allow') as overlap, b.preceded, b.live
     from queue q left join jobs j on j.job_id = q.job_id
     cross join lateral (
-      select count(*) > 0 as preceded, count(*) filter (where o.cause not in ('catchup', 'backfill')) > 0 as live
-      from queue o where o.job_id = q.job_id and (o.scheduled_for, o.slot) <> (q.scheduled_for, q.slot)
-        and (o.blocked & 2 = 0 or (o.scheduled_for, o.slot) < (q.scheduled_for, q.slot))) b
+      select exists (select 1 from queue o where o.job_id = q.job_id and is_before(o, q)) as preceded,
+             exists (select 1 from queue o where o.job_id = q.job_id and is_before(o, q)
+                       and o.cause not in ('catchup', 'backfill')) as live) b
     where q.blocked = any (bits(16)) and q.blocked & ~32 <> 0 and q.available_at <= bellringer.now() and q.worker_id is null
     order by q.available_at, q.job_id limit p_most for update of q skip locked
   loop
@@ -138,7 +145,7 @@ declare
 begin
   for before in
     select * from queue q where q.job_id = p_job and (q.scheduled_for, q.slot) <> (p_at, p_slot)
-      and (q.blocked & 2 = 0 or (q.scheduled_for, q.slot) < (p_at, p_slot)) and q.cause not in ('catchup', 'backfill')
+      and (q.blocked & 10 = 0 or (q.scheduled_for, q.slot) < (p_at, p_slot)) and q.cause not in ('catchup', 'backfill')
     order by q.scheduled_for, q.slot for update skip locked
   loop
     seen := seen + 1;
@@ -153,7 +160,7 @@ begin
       on conflict do nothing;
     end if;
   end loop;
-  update queue q set blocked = case when exists (select 1 from queue o where o.job_id = p_job and o.blocked & 2 = 0)
+  update queue q set blocked = case when exists (select 1 from queue o where o.job_id = p_job and o.blocked & 10 = 0)
                                     then q.blocked & ~16 else q.blocked & ~18 end
   where q.job_id = p_job and q.scheduled_for = p_at and q.slot = p_slot and seen > 0;
 end $$;
@@ -185,11 +192,13 @@ declare
   thawed uuid[];
 begin
   with cold as materialized (
-    select q.ctid as tid, frozen_until(q.job_id, q.tenant_id, bellringer.now()) as til from queue q
+    select q.ctid as tid, q.job_id, q.cause, frozen_until(q.job_id, q.tenant_id, bellringer.now()) as til from queue q
     where q.blocked = any (bits(8)) and q.blocked & ~32 <> 0 and q.available_at <= bellringer.now()
     limit p_most for update skip locked),
   held as (
-    update queue q set available_at = c.til from cold c where q.ctid = c.tid and c.til is not null),
+    update queue q set available_at = c.til + coalesce((
+             select j.jitter_by from jobs j where j.job_id = c.job_id and c.cause = 'schedule'), interval '0')
+    from cold c where q.ctid = c.tid and c.til is not null),
   warm as (
     update queue q set blocked = q.blocked & ~8 | coalesce((
              select case when j.overlap <> 'allow' then 2 else 0 end from jobs j where j.job_id = q.job_id), 0)
@@ -203,6 +212,7 @@ create function rouse(p_tenant integer) returns void
 language plpgsql set search_path = bellringer, pg_temp
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
 begin
-  update queue set available_at = bellringer.now()
-  where blocked = any (bits(8)) and blocked & ~32 <> 0 and tenant_id + 0 = p_tenant and available_at > bellringer.now();
+  update queue q set available_at = greatest(bellringer.now(), q.scheduled_for
+           + coalesce((select j.jitter_by from jobs j where j.job_id = q.job_id and q.cause = 'schedule'), interval '0'))
+  where q.blocked = any (bits(8)) and q.blocked & ~32 <> 0 and q.tenant_id + 0 = p_tenant and q.available_at > bellringer.now();
 end $$;
