@@ -78,8 +78,15 @@ async def add_run(bench: Bench, job_id: UUID, at: datetime, slot: int = 0) -> No
     )
 
 
-async def add_gap(bench: Bench, job_id: UUID, start: datetime, end: datetime) -> None:
-    await bench.sql("insert into gaps values ($1, $2, $3, null, 'made up', null, $3)", job_id, start, end)
+async def add_gap(bench: Bench, job_id: UUID, start: datetime, end: datetime, schedule_id: int = 0) -> None:
+    await bench.sql(
+        "insert into gaps (job_id, from_at, to_at, schedule_id, reason, recorded_at)"
+        " values ($1, $2, $3, $4, 'made up', $3)",
+        job_id,
+        start,
+        end,
+        schedule_id,
+    )
 
 
 @pytest.fixture

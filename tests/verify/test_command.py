@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bellringer.cli import cli
+from bellringer.policies import Misfire, Overlap
 from bellringer.schedule import every
 
 if TYPE_CHECKING:
@@ -39,6 +40,22 @@ async def test_a_clean_window_exits_with_0(dsn: str, tens: UUID) -> None:
     assert result.exit_code == 0, result.output
     lines = dict(line.split(maxsplit=1) for line in result.output.splitlines())
     assert (lines["jobs"], lines["expected"], lines["ran"], lines["verdict"]) == ("1", "4", "4", "clean")
+    assert not {"skipped", "pending"} & lines.keys()
+
+
+async def test_what_was_skipped_and_what_is_pending_are_told_only_if_there_is_some(bench: Bench, dsn: str) -> None:
+    await bench.job("slow", every("10s"), overlap=Overlap.SKIP, misfire=Misfire.FIRE_ALL)
+    seat = await bench.seat()
+    for _ in range(3):
+        await bench.pass_time(10)
+        await bench.tick_all()
+        await bench.claim(seat)
+    await bench.pass_time(300)
+    await bench.tick_all()
+    result = await call(dsn)
+    assert result.exit_code == 0, result.output
+    lines = dict(line.split(maxsplit=1) for line in result.output.splitlines())
+    assert (lines["expected"], lines["ran"], lines["skipped"], lines["pending"]) == ("25", "1", "2 by overlap", "22")
 
 
 async def test_a_finding_exits_with_1_and_is_told(bench: Bench, dsn: str, tens: UUID) -> None:

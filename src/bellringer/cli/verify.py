@@ -40,7 +40,7 @@ def verify(as_json: bool, dsn: str | None, **asked: Any) -> None:
     """Prove that nothing was missed, doubled or early.
 
     Works out from the jobs' definitions and their revisions what should have happened, and compares it with the
-    runs and the recorded gaps. Only reads. The exit code is 1 if an occurrence is missing, double, unexpected or
+    runs, the recorded gaps and the open catch-ups (pending). Only reads. The exit code is 1 if an occurrence is missing, double, unexpected or
     early. The last 70 s are not judged, nor what is past its retention.
     """
     teller = _Json() if as_json else _Text()

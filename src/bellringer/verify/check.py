@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime, timedelta
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import asyncpg
 
-from bellringer.errors import InvalidInput, InvalidSchedule, NotFound
+from bellringer.errors import InvalidInput, NotFound
 from bellringer.schedule.instants import EPOCH, write_instant
 from bellringer.store.queries import load
-from bellringer.verify.expected import Span, read_schedules
+from bellringer.verify.expected import ALL
 from bellringer.verify.feed import Feed
 from bellringer.verify.findings import Asked, Finding, Summary
 from bellringer.verify.judge import Judge, Run
+from bellringer.verify.revisions import read_catchups, read_spans
 
 _SQL = load("history", "bellringer.verify")
 MARGIN: Final = timedelta(seconds=70)  # a hand may be a minute late and still walk; younger instants are not judged
@@ -86,21 +86,20 @@ async def _check(
 ) -> None:  # fmt: skip
     ids = [row["job_id"] for row in jobs]
     window = (summary.start, summary.end)
-    revisions = await connection.fetch(_SQL.revisions, ids, *window)
-    histories = {job_id: list(rows) for job_id, rows in groupby(revisions, key=lambda row: row["job_id"])}
-    spans = {job_id: _spans(rows) for job_id, rows in histories.items()}
-    judged = [job_id for job_id in ids if spans.get(job_id) is not None]
+    spans = await read_spans(connection, ids, summary.start)
+    judged = [job_id for job_id in ids if job_id in spans]
     names = {row["job_id"]: row["name"] for row in jobs}
     summary.jobs += len(ids)
     summary.unreadable += len(ids) - len(judged)
     if not judged:
         return
+    catchups = await read_catchups(connection, judged, *window)
     runs = Feed(connection, _SQL.runs, judged, (summary.start, -1), *window)
-    gaps = Feed(connection, _SQL.gaps, judged, (EPOCH, EPOCH), *window)
+    gaps = Feed(connection, _SQL.gaps, judged, (EPOCH, EPOCH, ALL), *window)
     for job_id in judged:
-        history = spans[job_id] or []
-        summary.delays += any(span.has_delay for span in history)
-        await _follow(job_id, Judge(job_id, names[job_id], history, asked, summary, report), runs, gaps)
+        summary.delays += any(span.has_delay and span.since < summary.end for span in spans[job_id])
+        behind = catchups.get(job_id, ())
+        await _follow(job_id, Judge(job_id, names[job_id], spans[job_id], behind, asked, summary, report), runs, gaps)
     await runs.close()
     await gaps.close()
 
@@ -112,7 +111,7 @@ async def _follow(job_id: UUID, judge: Judge, runs: Feed, gaps: Feed) -> None:
         run = await runs.head(job_id)
         at: datetime | None = run[1] if run is not None else None
         while gap is not None and (at is None or gap[1] <= at):
-            judge.gap(gap[1], gap[2])
+            judge.gap(*gap[1:])
             gaps.drop()
             gap = await gaps.head(job_id)
         if run is None:
@@ -120,22 +119,3 @@ async def _follow(job_id: UUID, judge: Judge, runs: Feed, gaps: Feed) -> None:
         judge.run(Run._make(run[1:]))
         runs.drop()
     judge.finish()
-
-
-def _spans(revisions: Sequence[asyncpg.Record]) -> list[Span] | None:
-    """None if there is a schedule among them that this version cannot read."""
-    try:
-        return [
-            Span(
-                revision=row["revision"],
-                since=row["since"],
-                until=row["until"],
-                active=row["active"],
-                schedules=read_schedules(row["schedules"]),
-                starts_at=row["starts_at"],
-                ends_at=row["ends_at"],
-            )
-            for row in revisions
-        ]
-    except InvalidSchedule:
-        return None

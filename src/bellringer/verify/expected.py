@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import lru_cache
 from heapq import merge
 from typing import Final
 
-from bellringer.schedule import At, Delay, Schedule, parse
+from bellringer.schedule import At, Delay, Schedule
 
 INSTANT: Final = timedelta(microseconds=1)
 ARMED: Final = timedelta(minutes=1)  # a one-shot this long past is still fired when its job becomes active
 OVERTAKEN: Final = timedelta(seconds=10)  # an edit dates from before it waited for its locks: 5 s, and a lead of 5 s
+ALL: Final = 0  # as a schedule's number: a gap of all schedules, or a one-shot, which has no number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +24,9 @@ class Span:
     since: datetime
     until: datetime | None
     active: bool  # enabled, neither paused nor deleted
+    paused: bool = False  # enabled, not deleted, and paused
     schedules: tuple[Schedule, ...]
+    numbers: tuple[int, ...]  # theirs, one for each
     starts_at: datetime | None = None
     ends_at: datetime | None = None
 
@@ -46,6 +47,15 @@ class Span:
             return recurring[0].between(after, upto)
         return _distinct(merge(*(schedule.between(after, upto) for schedule in recurring)))
 
+    def naming(self, at: datetime) -> Iterable[int]:
+        """Of an instant that this span expects: the numbers of the schedules that name it."""
+        if len(self.schedules) == 1:
+            return self.numbers
+        return [number for schedule, number in zip(self.schedules, self.numbers, strict=True) if _names(schedule, at)]
+
+    def holds(self, at: datetime) -> bool:
+        return self.since < at and (self.until is None or at <= self.until)
+
     def once(self) -> Iterator[datetime]:
         """The one-shots that were armed in this span when their time came."""
         for schedule in self.schedules:
@@ -63,25 +73,61 @@ class Span:
         """Whether this revision names an instant right after its end, whose run was on its way when the edit came."""
         if not self.active or self.until is None or not self.until < at <= self.until + OVERTAKEN:
             return False
-        return any(
-            instant == at
-            for schedule in self.schedules
-            if not isinstance(schedule, Delay)
-            for instant in schedule.between(at - INSTANT, at)
-        )
+        return any(_names(schedule, at) for schedule in self.schedules if not isinstance(schedule, Delay))
 
 
-@lru_cache(maxsize=4096)
-def read_schedules(text: str) -> tuple[Schedule, ...]:
-    """Schedules as a revision keeps them; remembered, because many jobs share few."""
-    return tuple(parse(document) for document in json.loads(text))
+@dataclass(frozen=True, slots=True)
+class Catchup:
+    """Occurrences of one schedule that are run after their time; `is_open`: there may be more to come."""
+
+    number: int
+    start: datetime
+    end: datetime  # without it
+    cursor: datetime | None
+    newest_first: bool
+    is_open: bool
+
+    def awaits(self, at: datetime) -> bool:
+        """Whether this instant is still to be decided on."""
+        if not self.is_open or not self.start <= at < self.end:
+            return False
+        return self.cursor is None or (at < self.cursor if self.newest_first else at > self.cursor)
 
 
-def expected(spans: Sequence[Span], start: datetime, end: datetime) -> Iterator[datetime]:
+def expected(
+    spans: Sequence[Span], promised: Sequence[Span], start: datetime, end: datetime
+) -> Iterator[datetime]:  # fmt: skip
     """All that a job should have done from `start` up to, and without, `end`, in order and each once."""
     once = sorted({at for span in spans for at in span.once() if start <= at < end})
     recurring = (instant for span in spans for instant in span.instants(start, end))
-    return _distinct(merge(once, recurring)) if once else recurring
+    if not once and not promised:
+        return recurring
+    return _distinct(merge(once, recurring, *(span.instants(start, end) for span in promised)))
+
+
+def promises(spans: Sequence[Span], catchups: Iterable[Catchup]) -> list[Span]:
+    """What was to be run of pauses after all: the job was resumed with a catch-up, of a schedule that it had by then.
+
+    Only where it was paused: a catch-up of anything else adds nothing to what the job's active time expects.
+    """
+    return [promise for catchup in catchups for promise in _promised(spans, catchup)]
+
+
+def _promised(spans: Sequence[Span], catchup: Catchup) -> Iterator[Span]:
+    schedule: Schedule | None = None
+    for span in reversed(spans):
+        if not span.paused:
+            schedule = None
+            continue
+        schedule = schedule or dict(zip(span.numbers, span.schedules, strict=True)).get(catchup.number)
+        since, last = max(span.since, catchup.start - INSTANT), catchup.end - INSTANT
+        until = min(last, span.until or last)
+        if schedule is not None and since < until:
+            yield replace(span, active=True, since=since, until=until, schedules=(schedule,), numbers=(catchup.number,))
+
+
+def _names(schedule: Schedule, at: datetime) -> bool:
+    return next(schedule.between(at - INSTANT, at), None) == at
 
 
 def _distinct(instants: Iterator[datetime]) -> Iterator[datetime]:

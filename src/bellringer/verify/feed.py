@@ -14,10 +14,10 @@ PAGE: Final = 5000
 
 
 class Feed:
-    """The rows of some jobs, job by job, in the order of their first two columns after the job's."""
+    """The rows of some jobs, job by job, in the order of a key: as many columns after the job's as `first` has."""
 
     def __init__(
-        self, connection: asyncpg.Connection[Any], statement: str, jobs: Sequence[UUID], first: tuple[datetime, Any],
+        self, connection: asyncpg.Connection[Any], statement: str, jobs: Sequence[UUID], first: tuple[Any, ...],
         start: datetime, end: datetime,
     ) -> None:  # fmt: skip
         self._connection = connection
@@ -26,7 +26,7 @@ class Feed:
         self._first = first
         self._window = (start, end)
         self._page: deque[asyncpg.Record] = deque()
-        self._key: tuple[datetime, Any] = first  # how far the first of the jobs has been read
+        self._key = first  # how far the first of the jobs has been read
         self._more = True
 
     async def head(self, job_id: UUID) -> asyncpg.Record | None:
@@ -45,12 +45,12 @@ class Feed:
 
     async def _read(self) -> int:
         rest = [self._first] * (len(self._jobs) - 1)
-        ats, ties = zip(self._key, *rest, strict=True)
-        rows = await self._connection.fetch(self._statement, self._jobs, ats, ties, *self._window, PAGE)
+        keys = zip(self._key, *rest, strict=True)
+        rows = await self._connection.fetch(self._statement, self._jobs, *keys, *self._window, PAGE)
         self._page.extend(rows)
         self._more = len(rows) == PAGE
         if rows:
-            job_id, at, tie = rows[-1][0], rows[-1][1], rows[-1][2]
+            job_id, *key = rows[-1][: len(self._first) + 1]
             self._jobs = self._jobs[self._jobs.index(job_id) :]
-            self._key = (at, tie)
+            self._key = tuple(key)
         return len(rows)

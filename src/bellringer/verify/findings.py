@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
@@ -66,14 +66,15 @@ class Summary:
     jobs: int = 0
     expected: int = 0
     ran: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)  # by reason: these have a run, which was not started
     gaps: int = 0  # expected, and covered by a gap
+    pending: int = 0  # expected, and left to a catch-up that has not come to it yet
     missing: int = 0
     double: int = 0
     unexpected: int = 0
     early: int = 0
     late: int = 0
     owed: int = 0  # runs of a revision that an edit overtook while they were on their way
-    shared: int = 0  # runs inside a gap of a job with several schedules: the gap may be another schedule's
     delays: int = 0  # jobs with a delay, whose instants depend on their runs: those are not judged
     unreadable: int = 0  # jobs with a schedule that this version cannot read: not judged
 

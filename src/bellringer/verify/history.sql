@@ -23,31 +23,48 @@ order by job_id limit $7
 -- The times of revisions never go back here: each is the beginning of a transaction, of which two may have crossed.
 -- Only what changes the instants is taken from the definition: arguments may be large.
 select job_id, revision, since, until, definition ->> 'schedules' as schedules,
-       (definition ->> 'enabled')::boolean and definition ->> 'paused_at' is null and definition ->> 'deleted_at' is null as active,
+       (definition ->> 'enabled')::boolean and definition ->> 'deleted_at' is null as lives, definition ->> 'paused_at' is not null as paused,
        (definition ->> 'starts_at')::timestamptz as starts_at, (definition ->> 'ends_at')::timestamptz as ends_at
 from (select job_id, revision, definition, since, lead(since) over (partition by job_id order by revision) as until
       from (select job_id, revision, definition, max(effective_at) over (partition by job_id order by revision) as since
             from job_revisions where job_id = any ($1::uuid[])) r) s
-where since < $3 and (until is null or until > $2::timestamptz - interval '1 minute')
+where until is null or until > $2::timestamptz - interval '1 minute'
 order by job_id, revision
+
+-- name: schedules
+-- The numbers that these schedules are known by in gaps and catch-ups.
+select schedule_id, kind, expression, timezone, anchor, seconds, dst, calendar
+from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::text[], $7::text[])
+  u (kind, expression, timezone, anchor, seconds, dst, calendar)
+join schedules s using (kind, expression, timezone, anchor, seconds, dst, calendar)
+
+-- name: days_off
+select digest, dates, weekend from days_off where digest = any ($1::text[])
+
+-- name: catchups
+select job_id, schedule_id as number, from_at as start, to_at as end, cursor, newest_first, state in ('running', 'paused') as is_open
+from backfills where job_id = any ($1::uuid[]) and cause = 'catchup' and to_at > $2 and from_at < $3
+order by job_id, backfill_id
 
 -- name: runs
 -- A page of the runs of these jobs, job by job in the order given, each after its own key. The lateral is a nested loop
 -- by need, which keeps the order; whoever reads checks it. Not `exists`, for which the planner may hash all attempts.
+-- `remark`: "early", if an attempt started before its time, or why the run was skipped.
 select r.* from unnest($1::uuid[], $2::timestamptz[], $3::bigint[]) u (job_id, at, slot)
 cross join lateral (
   select r.job_id, r.scheduled_for, r.slot, r.fired_at, r.revision, r.cause::text, r.born_as = 'cancelled' as cancelled,
-         coalesce((select true from attempts a where a.job_id = r.job_id and a.scheduled_for = r.scheduled_for
-                     and a.slot = r.slot and a.started_at < a.scheduled_for limit 1), false) as early
+         (select case when a.started_at < a.scheduled_for then 'early' else coalesce(a.error ->> 'reason', '') end from attempts a
+          where a.job_id = r.job_id and a.scheduled_for = r.scheduled_for and a.slot = r.slot
+            and (a.started_at < a.scheduled_for or a.ends_as = 'skipped') order by a.attempt desc limit 1) as remark
   from runs r where r.job_id = u.job_id and (r.scheduled_for, r.slot) > (u.at, u.slot)
     and r.scheduled_for >= $4 and r.scheduled_for < $5 and r.cause in ('schedule', 'catchup')
   order by r.scheduled_for, r.slot limit $6) r
 limit $6
 
 -- name: gaps
-select g.* from unnest($1::uuid[], $2::timestamptz[], $3::timestamptz[]) u (job_id, at, upto)
+select g.* from unnest($1::uuid[], $2::timestamptz[], $3::timestamptz[], $4::integer[]) u (job_id, at, upto, schedule_id)
 cross join lateral (
-  select g.job_id, g.from_at, g.to_at from gaps g
-  where g.job_id = u.job_id and (g.from_at, g.to_at) > (u.at, u.upto) and g.to_at > $4 and g.from_at < $5
-  order by g.from_at, g.to_at limit $6) g
-limit $6
+  select g.job_id, g.from_at, g.to_at, g.schedule_id from gaps g
+  where g.job_id = u.job_id and (g.from_at, g.to_at, g.schedule_id) > (u.at, u.upto, u.schedule_id) and g.to_at > $5 and g.from_at < $6
+  order by g.from_at, g.to_at, g.schedule_id limit $7) g
+limit $7

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from bellringer.schedule.instants import EPOCH
-from bellringer.verify.expected import Span, expected
+from bellringer.verify.expected import ALL, Catchup, Span, expected, promises
 from bellringer.verify.findings import Asked, Finding, Kind, Summary
 
 _NONE: Final = "no schedule of revision {} names this instant"
+_REASONS: Final = ("overlap", "coalesced", "freeze", "tenant suspended")
 
 
 class Run(NamedTuple):
@@ -23,30 +24,32 @@ class Run(NamedTuple):
     revision: int | None
     cause: str
     cancelled: bool  # while it was still to come: a one-shot's timer was cancelled
-    early: bool  # an attempt started before `at`
+    remark: str | None  # "early": an attempt started before `at`; or why it was skipped
 
 
 class Judge:
     """Takes the gaps and runs of one job. Gaps come before the runs of the instant that they begin at."""
 
     def __init__(
-        self, job_id: UUID, name: str, spans: Sequence[Span], asked: Asked, summary: Summary,
-        report: Callable[[Finding], None],
+        self, job_id: UUID, name: str, spans: Sequence[Span], catchups: Sequence[Catchup], asked: Asked,
+        summary: Summary, report: Callable[[Finding], None],
     ) -> None:  # fmt: skip
         self._job = (job_id, name)
         self._spans = {span.revision: span for span in spans}
-        self._several = any(len(span.schedules) > 1 for span in spans)
+        self._promised = promises(spans, catchups) if catchups else []
+        self._open = [catchup for catchup in catchups if catchup.is_open]
         self._asked = asked
         self._summary = summary
         self._report = report
-        self._instants: Iterator[datetime] = expected(spans, summary.start, summary.end)
+        self._instants: Iterator[datetime] = expected(spans, self._promised, summary.start, summary.end)
         self._next = next(self._instants, None)
-        self._covered = EPOCH  # the gaps so far reach up to, and without, this instant
+        self._covered: dict[int, datetime] = {}  # a schedule's gaps so far reach up to, and without, this instant
         self._last: datetime | None = None
+        self._at: Span | None = None  # the span of the instant that was looked at last
 
-    def gap(self, start: datetime, end: datetime) -> None:
+    def gap(self, start: datetime, end: datetime, number: int) -> None:
         self._pass(start)
-        self._covered = max(self._covered, end)
+        self._covered[number] = max(self._covered.get(number, end), end)
 
     def run(self, run: Run) -> None:
         self._pass(run.at)
@@ -54,32 +57,64 @@ class Judge:
             self._find(Kind.DOUBLE, run.at, f"a second run by its schedule, in slot {run.slot}")
             return
         self._last = run.at
-        if run.early:
+        if run.remark == "early":
             self._find(Kind.EARLY, run.at, "an attempt started before its time")
-        if run.at == self._next:
-            self._summary.expected += 1
-            self._summary.ran += 1
-            self._next = next(self._instants, None)
-        else:
+        if run.at != self._next:
             if not self._excused(run):
                 self._find(Kind.UNEXPECTED, run.at, _NONE.format(run.revision))
             return
-        if self._covered > run.at:
-            self._overlap(run)
+        self._count(run)
+        if self._covered and self._denied(run):
+            self._find(Kind.DOUBLE, run.at, "a run, and a gap that covers it")
+        self._next = next(self._instants, None)
         self._check_late(run)
 
     def finish(self) -> None:
         self._pass(self._summary.end)
 
+    def _count(self, run: Run) -> None:
+        self._summary.expected += 1
+        if run.remark is None or run.remark == "early":
+            self._summary.ran += 1
+        else:
+            reason = next((word for word in _REASONS if run.remark.startswith(word)), "other")
+            self._summary.skipped[reason] = self._summary.skipped.get(reason, 0) + 1
+
     def _pass(self, before: datetime) -> None:
-        """What was expected before this instant and did not run: a gap explains it, or it is missing."""
+        """What was expected before this instant and did not run: a gap explains it, a catch-up, or it is missing."""
         while self._next is not None and self._next < before:
             self._summary.expected += 1
-            if self._next < self._covered:
-                self._summary.gaps += 1
-            else:
+            numbers = self._naming(self._next) if self._covered or self._open else ()
+            if not numbers or not all(self._explained(number, self._next) for number in numbers):
                 self._find(Kind.MISSING, self._next, "neither a run nor a gap")
+            elif self._open and not all(self._in_gap(number, self._next) for number in numbers):
+                self._summary.pending += 1
+            else:
+                self._summary.gaps += 1
             self._next = next(self._instants, None)
+
+    def _naming(self, at: datetime) -> Iterable[int]:
+        """Whose an expected instant is: the schedules of the revision that held then, or of a promise."""
+        if self._at is None or not self._at.holds(at):
+            self._at = next((span for span in self._spans.values() if span.active and span.holds(at)), None)
+        if self._at is not None:
+            return self._at.naming(at) or (ALL,)
+        return {number for span in self._promised if span.holds(at) for number in span.naming(at)} or (ALL,)
+
+    def _denied(self, run: Run) -> bool:
+        """Whether gaps say of all schedules that name this run's instant that they did not run it.
+
+        They say nothing of a run that was on its way, by another schedule, when an edit came.
+        """
+        if not all(self._in_gap(number, run.at) for number in self._naming(run.at)):
+            return False
+        return self._at is None or run.cause != "schedule" or run.revision == self._at.revision
+
+    def _in_gap(self, number: int, at: datetime) -> bool:
+        return self._covered.get(number, EPOCH) > at or self._covered.get(ALL, EPOCH) > at
+
+    def _explained(self, number: int, at: datetime) -> bool:
+        return self._in_gap(number, at) or any(c.number == number and c.awaits(at) for c in self._open)
 
     def _excused(self, run: Run) -> bool:
         """Whether a run at an instant that the revisions do not name is right all the same."""
@@ -90,13 +125,6 @@ class Judge:
             self._summary.owed += 1
             return True
         return span.has_delay
-
-    def _overlap(self, run: Run) -> None:
-        """A gap is a job's, not a schedule's: only where a job has one schedule do they contradict each other."""
-        if self._several:
-            self._summary.shared += 1
-        else:
-            self._find(Kind.DOUBLE, run.at, "a run, and a gap that covers it")
 
     def _check_late(self, run: Run) -> None:
         late = run.fired_at - run.at

@@ -1,0 +1,356 @@
+"""Random histories over the real engine on a clock that stands: whatever happens, every occurrence is accounted for.
+
+`BELLRINGER_EXAMPLES=2000 pytest tests/properties` runs it for longer, with new examples every time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import HealthCheck, Phase, assume, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from tests.properties.conftest import AT_ONCE, breaches, chores, judged, lifecycle, overlapping, prepare, rest
+
+from bellringer.errors import InvalidInput
+from bellringer.lifecycle.backfill import Wish, backfill, start
+from bellringer.lifecycle.claim import Seat
+from bellringer.lifecycle.reap import reap
+from bellringer.policies import Catchup, Limit, Misfire, Missed, Overlap, Retry
+from bellringer.schedule import at, cron, delay, every
+from bellringer.store import backfills
+from bellringer.store.pool import Store
+from bellringer.store.queue import Claimed
+from bellringer.testing.server import TestServer
+
+if TYPE_CHECKING:
+    from tests.lifecycle.conftest import Bench
+
+T = TypeVar("T")
+EXAMPLES: Final = int(os.environ.get("BELLRINGER_EXAMPLES", "0"))
+STEPS: Final = 40
+WRITTEN: Final = """
+    select array[(select count(*) from runs), (select count(*) from gaps), (select count(*) from backfills),
+                 (select sum(extract(epoch from next_at)) from cohorts)::bigint]"""
+TABLES: Final = (
+    "jobs", "job_revisions", "cohorts", "members", "timers", "runs", "queue", "attempts", "gaps", "backfills",
+    "freezes", "dead_letters", "workers", "events", "limits",
+)  # fmt: skip
+
+SCHEDULES: Final = (  # few, so that jobs share them
+    every("1s"),
+    every("2s"),
+    every("7s"),
+    cron("*/4 * * * * *", seconds=True),
+    cron("* * * * *"),
+)
+schedules = st.lists(st.sampled_from(SCHEDULES), min_size=1, max_size=3, unique=True)
+LIMITS: Final[tuple[dict[str, Any], ...]] = (
+    {},
+    {},
+    {"max_concurrency": 1},
+    {"max_concurrency": 2},
+    {"limit": Limit("key", 1)},
+    {"limit": Limit("key", 1), "max_concurrency": 1},
+)
+picks = st.integers(0, 1000)
+definitions = st.fixed_dictionaries(
+    {
+        "of": st.one_of(schedules, schedules, schedules, st.integers(1, 90), st.just("3s")),
+        "start": st.sampled_from([None, None, None, -5, 10, 100]),  # in seconds from now
+        "end": st.sampled_from([None, None, None, 20, 150]),
+        "limits": st.sampled_from(LIMITS),
+        "misfire": st.sampled_from(Misfire),
+        "overlap": st.sampled_from(Overlap),
+        "catchup": st.builds(
+            Catchup, st.sampled_from([1, 3, 100]), st.sampled_from([timedelta(minutes=1), timedelta(days=1)])
+        ),
+        "jitter": st.sampled_from([None, None, timedelta(seconds=2), timedelta(seconds=20)]),
+        "enabled": st.sampled_from([True] * 5 + [False]),
+        "retry": st.sampled_from([Retry(1), Retry(3, delays=["1s", "5s"]), Retry(2, delays=["2m"])]),
+    }
+)
+
+
+class Engine(RuleBasedStateMachine):
+    """Two nodes of which one is stale, workers of which some vanish, and people who change their mind."""
+
+    bench: ClassVar[Any]  # a Bench
+    runner: ClassVar[asyncio.Runner]
+
+    def do(self, step: Awaitable[T]) -> T:
+        async def doing() -> T:
+            return await step
+
+        return self.runner.run(doing())
+
+    @initialize(first=st.lists(definitions, min_size=1, max_size=4))
+    def begin(self, first: list[dict[str, Any]]) -> None:
+        self.jobs: list[UUID] = []
+        self.names: dict[UUID, str] = {}
+        self.limits: dict[UUID, dict[str, Any]] = {}  # these stay: what is under way would break a new one
+        self.paused: set[UUID] = set()
+        self.free_to_overlap: set[UUID] = set()  # it was allowed once, or somebody ran it by hand
+        self.held: list[tuple[Seat, Claimed]] = []
+        self.do(self._begin())
+        for definition in first:
+            self._register(**definition)
+
+    async def _begin(self) -> None:
+        await self.bench.store.pool.execute(";".join(f"delete from {table}" for table in TABLES))
+        await self.bench.sql("update tenants set suspended_at = null")
+        await self.bench.set_clock(self.bench.noon)
+        await self.bench.seize()
+        self.seat = await self.bench.seat()
+
+    # People
+
+    @precondition(lambda self: len(self.jobs) < 6)
+    @rule(definition=definitions)
+    def register(self, definition: dict[str, Any]) -> None:
+        self._register(**definition)
+
+    def _register(self, limits: dict[str, Any], **wanted: Any) -> None:
+        name = f"job {len(self.names)}"
+        job_id = self.do(self.bench.register(self.definition(name, **wanted, **limits)))[0].job_id
+        self.jobs.append(job_id)
+        self.names[job_id], self.limits[job_id] = name, limits
+        self.note(job_id, wanted["overlap"])
+
+    def definition(self, name: str, of: Any, start: int | None, end: int | None, **more: Any) -> Any:
+        now = self.do(self.bench.now())
+        starts_at = None if start is None else now + timedelta(seconds=start)
+        ends_at = None if end is None else (starts_at or now) + timedelta(seconds=end)
+        return self.bench.definition(name, *self.when(of), starts_at=starts_at, ends_at=ends_at, **more)
+
+    def when(self, of: list[Any] | int | str) -> list[Any]:
+        """Recurring schedules; or a one-shot in so many seconds; or a delay."""
+        if isinstance(of, int):
+            return [at(self.do(self.bench.now()) + timedelta(seconds=of))]
+        return [delay(of)] if isinstance(of, str) else of
+
+    def note(self, job_id: UUID, overlap: Overlap) -> None:
+        if overlap is Overlap.ALLOW:
+            self.free_to_overlap.add(job_id)
+
+    def pick(self, chance: int) -> UUID:
+        return self.jobs[chance % len(self.jobs)]
+
+    @precondition(lambda self: self.jobs)
+    @rule(chance=picks, definition=definitions)
+    def edit(self, chance: int, definition: dict[str, Any]) -> None:
+        job_id = self.pick(chance)
+        wanted = {key: value for key, value in definition.items() if key != "limits"} | self.limits[job_id]
+        self.do(self.bench.change(job_id, self.definition(self.names[job_id], **wanted)))
+        self.note(job_id, definition["overlap"])
+
+    @precondition(lambda self: self.jobs)
+    @rule(chance=picks)
+    def pause(self, chance: int) -> None:
+        self.do(self.bench.pause(self.pick(chance)))
+        self.paused.add(self.pick(chance))
+
+    @precondition(lambda self: self.paused)
+    @rule(chance=picks, missed=st.sampled_from(Missed))
+    def resume(self, chance: int, missed: Missed) -> None:
+        job_id = sorted(self.paused)[chance % len(self.paused)]
+        self.do(self.bench.resume(job_id, missed))
+        self.paused.discard(job_id)
+
+    @precondition(lambda self: self.jobs)
+    @rule(chance=picks)
+    def retire(self, chance: int) -> None:
+        job_id = self.pick(chance)
+        self.do(self.bench.retire(job_id))
+        self.jobs.remove(job_id)
+        self.paused.discard(job_id)
+
+    @precondition(lambda self: self.jobs)
+    @rule(chance=picks)
+    def trigger(self, chance: int) -> None:
+        self.do(self.bench.trigger(self.pick(chance)))
+        self.free_to_overlap.add(self.pick(chance))
+
+    @rule(chance=picks)
+    def cancel(self, chance: int) -> None:
+        rows = self.do(self.bench.sql("select job_id, scheduled_for, slot from queue order by 2, 3, 1"))
+        assume(rows)
+        key = lifecycle.RunKey(*rows[chance % len(rows)])
+        self.do(self.bench.cancel(key))
+
+    @rule()
+    def redrive(self) -> None:
+        rows = self.do(self.bench.sql("select job_id, scheduled_for, slot from dead_letters"))
+        assume(rows)
+        self.do(self.bench.redrive(*(lifecycle.RunKey(*row) for row in rows)))
+
+    @rule(start=st.integers(-5, 30), length=st.integers(1, 100), policy=st.sampled_from(["defer", "skip", "collapse"]))
+    def freeze(self, start: int, length: int, policy: str) -> None:
+        self.do(
+            self.bench.sql(
+                "insert into freezes (tenant_id, name, from_at, to_at, policy, made_by, made_at)"
+                " select 1, 'rest', n + $1 * interval '1 s', n + ($1 + $2) * interval '1 s', $3, 'me', n from now() n",
+                start,
+                length,
+                policy,
+            )
+        )
+
+    @precondition(lambda self: self.jobs)
+    @rule(
+        chance=picks, back=st.integers(1, 100), newest=st.booleans(), again=st.sampled_from(["none", "failed", "all"])
+    )
+    def ask_for_backfill(self, chance: int, back: int, newest: bool, again: str) -> None:
+        async def ask() -> None:
+            job, now = await self.bench.read(self.pick(chance)), await self.bench.now()
+            wish = Wish(job=job, from_at=now - timedelta(seconds=back), to_at=now, reprocess=again)
+            more: Any = {"newest_first": newest, "parallelism": 2, "rate": None, "tenant_id": 1, "who": "me"}
+            with suppress(InvalidInput):  # it has no recurring schedule
+                await start(self.bench.store, self.bench.names, wish, **more)
+
+        self.do(ask())
+
+    @rule(chance=picks, what=st.sampled_from(["pause", "resume", "end"]))
+    def control_backfill(self, chance: int, what: str) -> None:
+        rows = self.do(self.bench.sql("select backfill_id from backfills where ended_at is null order by 1"))
+        assume(rows)
+        number, store = rows[chance % len(rows)][0], self.bench.store
+        if what == "end":
+            self.do(backfills.end(store, number, 1, "cancelled", None))
+        else:
+            self.do((backfills.pause if what == "pause" else backfills.resume)(store, number, 1))
+
+    @rule(suspended=st.booleans())
+    def suspend(self, suspended: bool) -> None:
+        self.do(self.bench.sql("update tenants set suspended_at = case when $1 then now() end", suspended))
+
+    # Time and nodes
+
+    @rule(seconds=st.sampled_from([0.5, 1, 1, 2, 3.25, 10, 30]))
+    def pass_time(self, seconds: float) -> None:
+        self.do(self.bench.pass_time(seconds))
+
+    @rule(seconds=st.sampled_from([59, 61, 90, 200, 400]))
+    def outage(self, seconds: int) -> None:
+        self.do(self.bench.pass_time(seconds))
+
+    @rule(lead=st.sampled_from([0, 0.5, 1, 2]), most=st.sampled_from([1, 2, 3, 8000]))
+    def tick(self, lead: float, most: int) -> None:
+        self.do(self.bench.tick(lead=lead, most=most))
+
+    @rule(
+        seconds=st.sampled_from([1, 2, 5]),
+        lead=st.sampled_from([0, 1]),
+        most=st.sampled_from([1, 2, 8000]),
+        work=st.sampled_from(["none", "begun", "done"]),
+    )
+    def live(self, seconds: int, lead: float, most: int, work: str) -> None:
+        """Some quiet seconds, as a healthy node has them; workers rest, or begin and do not end, or do their work."""
+        for _ in range(seconds):
+            self.do(self.bench.pass_time(1))
+            self.do(self.bench.tick_all(lead=lead, most=most))
+            self.do(chores(self.bench))
+            if work != "none":
+                self.claim(100)
+            if work == "done":
+                self.end_all()
+
+    @rule(seconds=st.sampled_from([0, 2, 10, 100]), lead=st.sampled_from([0, 1]))
+    def take_over(self, seconds: int, lead: float) -> None:
+        """Another node takes the shards; the one that had them does not know, and goes on."""
+        stale = self.bench.holding
+        self.do(self.bench.seize(uuid4()))
+        self.do(self.bench.pass_time(seconds))
+        before = self.do(self.bench.value(WRITTEN))
+        self.do(self.bench.tick(stale, lead=lead))
+        self.do(self.bench.tick(stale, lead=lead))
+        self.do(backfill(self.bench.store, self.bench.names, stale, self.do(self.bench.now())))
+        assert self.do(self.bench.value(WRITTEN)) == before, "a stale holder wrote"
+
+    @rule()
+    def ring(self) -> None:
+        self.do(self.bench.ring())
+
+    @rule()
+    def do_chores(self) -> None:
+        self.do(chores(self.bench))
+
+    # Workers
+
+    @rule(most=st.sampled_from([1, 3, 100]))
+    def claim(self, most: int) -> None:
+        self.held += [(self.seat, claimed) for claimed in self.do(self.bench.claim(self.seat, most))]
+        assert self.do(breaches(self.bench, *AT_ONCE)) == []
+        assert self.do(overlapping(self.bench, *self.free_to_overlap)) == []
+
+    @precondition(lambda self: self.held)
+    @rule(chance=picks, ok=st.booleans())
+    def end(self, chance: int, ok: bool) -> None:
+        seat, claimed = self.held.pop(chance % len(self.held))
+        assert self.do(self.bench.end(seat, claimed) if ok else self.bench.fail(seat, claimed)) == 1
+
+    @rule()
+    def end_all(self) -> None:
+        for seat, claimed in self.held:
+            assert self.do(self.bench.end(seat, claimed)) == 1
+        self.held = []
+
+    @precondition(lambda self: self.held)
+    @rule()
+    def vanish(self) -> None:
+        self.do(self.bench.vanish(self.seat))
+        self.do(reap(self.bench.store, self.bench.names, timedelta(minutes=5)))
+        for seat, claimed in self.held:
+            assert self.do(self.bench.end(seat, claimed)) == 0, "a report that came too late was taken"
+        self.held = []
+        self.seat = self.do(self.bench.seat())
+
+    # The end
+
+    def teardown(self) -> None:
+        if hasattr(self, "seat"):
+            self.do(self.finish())
+
+    async def finish(self) -> None:
+        for seat, claimed in self.held:
+            await self.bench.end(seat, claimed)
+        await rest(self.bench, self.seat)
+        assert await judged(self.bench) + await breaches(self.bench) == []
+        await self.bench.sql("update tenants set suspended_at = null")
+        await self.bench.pass_time(200)  # beyond freezes, retries and the grace
+        await rest(self.bench, self.seat)
+        assert await judged(self.bench) + await breaches(self.bench) == []
+
+
+@pytest.fixture
+def engine(bellringer_server: TestServer) -> Iterator[type[Engine]]:
+    """The machine on a database of its own, which its histories use one after the other."""
+    with bellringer_server.plain_database() as dsn, asyncio.Runner() as runner:
+
+        async def begin() -> Bench:
+            return await prepare(await Store.open(dsn))
+
+        Engine.runner, Engine.bench = runner, runner.run(begin())
+        yield Engine
+        runner.run(Engine.bench.store.close())
+
+
+def test_every_occurrence_is_accounted_for_whatever_happens(engine: type[Engine]) -> None:
+    chosen = settings(
+        max_examples=EXAMPLES or 150,
+        stateful_step_count=STEPS,
+        derandomize=not EXAMPLES,
+        database=None,
+        deadline=None,
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate, Phase.shrink],
+    )
+    run_state_machine_as_test(engine, settings=chosen)

@@ -1,0 +1,80 @@
+"""Verify at scale: memory is bounded by pages, whatever the number of runs.
+
+`BELLRINGER_VERIFY_RUNS=10000000 pytest -s tests/verify/test_scale.py -k stream` is the large form; it tells the speed.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+import tracemalloc
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from bellringer.schedule import every
+
+if TYPE_CHECKING:
+    from tests.lifecycle.conftest import Bench
+    from tests.verify.conftest import Check, Verified
+
+EACH: Final = 40_000
+RUNS: Final = int(os.environ.get("BELLRINGER_VERIFY_RUNS", "0"))
+
+
+async def fill(bench: Bench, jobs: int, before: int = 0) -> None:
+    """Jobs that ran every second; they ended well, without an attempt being kept."""
+    definitions = [bench.definition(f"j{before + n}", every("1s")) for n in range(jobs)]
+    await bench.register(*definitions)
+    await bench.sql(
+        "insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, revision, shard, pool_id,"
+        " priority, cause, born_as) select job_id, $2::timestamptz + n * interval '1 s', 0, $2 + n * interval '1 s',"
+        " 0, tenant_id, task_id, revision, shard, pool_id, priority, 'schedule', 'queued' from jobs,"
+        " generate_series(1, $3::int) n where name = any ($1)",
+        [definition.name for definition in definitions],
+        bench.noon,
+        EACH,
+    )
+
+
+async def peak(check: Check) -> tuple[Verified, int]:
+    tracemalloc.start()
+    try:
+        verified = await check()
+        return verified, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+async def test_four_times_the_runs_stream_through_the_same_memory(bench: Bench, check: Check) -> None:
+    await fill(bench, 1)
+    await bench.sql("analyze runs")
+    await bench.set_clock(bench.noon + timedelta(seconds=EACH))
+    few, small = await peak(check)
+    await bench.set_clock(bench.noon)
+    await fill(bench, 4, before=1)
+    await bench.set_clock(bench.noon + timedelta(seconds=EACH))
+    many, large = await peak(check)
+    assert (few.told, few.summary.ran) == ([], EACH)
+    assert (many.told, many.summary.ran) == ([], 5 * EACH)
+    assert large < small + 5_000_000 < 40_000_000
+
+
+@pytest.mark.skipif(not RUNS, reason="BELLRINGER_VERIFY_RUNS says how many")
+async def test_many_runs_stream_fast(bench: Bench, check: Check) -> None:
+    jobs = RUNS // EACH
+    for done in range(0, jobs, 25):
+        await fill(bench, min(25, jobs - done), before=done)
+    await bench.sql("analyze runs")
+    await bench.set_clock(bench.noon + timedelta(seconds=EACH))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    started = time.perf_counter()
+    verified = await check()
+    took = time.perf_counter() - started
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    rate = verified.summary.ran / took
+    print(f"\n{verified.summary.ran:,} runs in {took:.1f} s, {rate:,.0f} a second; {grown:,} KiB more")
+    assert (verified.told, verified.summary.ran) == ([], jobs * EACH)
+    assert grown < 60_000
