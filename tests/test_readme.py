@@ -6,13 +6,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-from bellringer.schedule import Cron, Every
+from bellringer.schedule import Cron, Every, Rrule
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
+POLICIES = (Path(__file__).parents[1] / "docs" / "policies.md").read_text()
 
 
-def _code(first_line: str) -> dict[str, Any]:
-    block = next(code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if code.startswith(first_line))
+def _code(first_line: str, document: str = README) -> dict[str, Any]:
+    blocks = re.findall(r"```python\n(.*?)```", document, re.DOTALL)
+    block = next(code for code in blocks if code.startswith(first_line))
     shown: dict[str, Any] = {"__name__": first_line.removeprefix("# ").removesuffix(".py")}
     exec(compile(block, first_line, "exec"), shown)
     return shown
@@ -24,6 +26,12 @@ def test_the_first_app_declares_its_two_jobs() -> None:
     assert {name: type(job.schedules[0]) for name, job in jobs.items()} == {"hello.hello": Every, "hello.cleanup": Cron}
     assert jobs["hello.cleanup"].kwargs == {"days": 30}
     assert jobs["hello.cleanup"].retry.attempts == 5
+
+
+def test_the_shown_policies_are_those_of_the_jobs() -> None:
+    nightly, month_end = _code("# reports.py", POLICIES)["app"].definitions()
+    assert (nightly.misfire, nightly.overlap, nightly.catchup.most) == ("fire_all", "queue", 7)
+    assert (month_end.misfire, month_end.overlap, type(month_end.schedules[0])) == ("skip", "replace", Rrule)
 
 
 def test_the_shown_test_passes(bellringer_test: Any) -> None:

@@ -15,6 +15,7 @@ from bellringer.errors import NotFound
 from bellringer.policies import LONGEST_DELAY, Delivery, Retry
 
 SCHEDULED_SLOT: Final = 0
+BACKFILL_SLOTS: Final = 1 << 40  # with the number of a backfill: the slot of its runs
 POISON: Final = 3  # lost attempts after which a run is taken for the cause of the crashes
 
 
@@ -97,6 +98,11 @@ class RunKey(msgspec.Struct, frozen=True, order=True, gc=False):
     job_id: UUID
     scheduled_for: datetime
     slot: int = SCHEDULED_SLOT
+
+    @property
+    def backfill(self) -> int | None:
+        """The number of the backfill that made it."""
+        return self.slot - BACKFILL_SLOTS if self.slot > BACKFILL_SLOTS else None
 
     @property
     def id(self) -> str:

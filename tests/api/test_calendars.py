@@ -213,6 +213,15 @@ async def freeze(api: httpx2.AsyncClient, name: str = "rest", **body: Any) -> di
     return document
 
 
+async def test_a_freeze_says_how_many_jobs_it_covers(api: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, tags in (("a", ["x"]), ("b", ["x", "y"]), ("c", [])):
+        assert (await api.post("/api/v1/jobs", json={"name": name, "task": "t", "tags": tags})).status_code == 202
+    counts = [(await freeze(api, f"f{n}", tags=tags))["jobs"] for n, tags in enumerate((["x"], ["y"], ["z"], []))]
+    assert counts == [2, 1, 0, 3]
+    monkeypatch.setattr("bellringer.store.freezes.MOST_LOOKED", 2)
+    assert (await freeze(api, "many", tags=["x"]))["jobs"] is None
+
+
 async def test_a_freeze_is_made_changed_and_lifted(api: httpx2.AsyncClient) -> None:
     made = await freeze(api, "no deploys", policy="collapse", tags=["a"], reason="why")
     assert (made["state"], made["policy"], made["tags"], made["reason"]) == ("active", "collapse", ["a"], "why")
@@ -227,8 +236,10 @@ async def test_a_freeze_is_made_changed_and_lifted(api: httpx2.AsyncClient) -> N
     kept = (await api.patch(f"{FREEZES}/{made['freeze_id']}", json={"reason": "still"})).json()
     assert (kept["to"], kept["reason"]) == (changed["to"], "still")
     lifted = await api.delete(f"{FREEZES}/{made['freeze_id']}")
-    assert (lifted.status_code, lifted.json()) == (200, {"freed": 0})
+    assert (lifted.status_code, lifted.json()) == (200, {"freed": 0, "was_over": False})
     assert (await api.get(f"{FREEZES}/{made['freeze_id']}")).json()["state"] == "over"
+    again = await api.delete(f"{FREEZES}/{made['freeze_id']}")
+    assert (again.status_code, again.json()) == (200, {"freed": 0, "was_over": True})
     assert fault(await api.patch(f"{FREEZES}/{made['freeze_id']}", json={"to": "1h"}), 409)[0] == "state_conflict"
 
 

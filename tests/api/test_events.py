@@ -68,7 +68,15 @@ async def test_events_come_newest_first_and_say_what_happened(api: httpx2.AsyncC
         "blocked": ["job_paused", "task_unknown"],
     }
     assert found[1]["data"] == {"running_for": "2m5s", "usual": "10s", "longest": "20s500ms"}
-    assert found[0]["run_id"] is None
+    assert [event["run_id"] for event in found] == [None, RunKey(job, DUE).id, None, RunKey(job, DUE).id]
+
+
+async def test_what_is_late_before_its_birth_has_no_run(api: httpx2.AsyncClient, store: Store) -> None:
+    key = RunKey(await _create(api), DUE)
+    news = News(tenant_id=1, kind=Kind.LATE, key=key, data={"late_after": 90, "unborn": True})
+    await events.tell(store, DUE, [news])
+    [event] = await _list(api)
+    assert (event["run_id"], event["scheduled_for"]) == (None, "2026-11-16T02:30:00Z")
 
 
 async def test_events_are_filtered_by_kind_and_job(api: httpx2.AsyncClient, store: Store) -> None:
@@ -226,6 +234,12 @@ async def _call(*arguments: str) -> str:
     return str(told.decode())
 
 
+async def _beside(*arguments: str) -> str:
+    told, said = await (await _start(*arguments)).communicate()
+    assert told == b""
+    return str(said.decode())
+
+
 async def test_the_command_line_tells_events_in_words(api: httpx2.AsyncClient, store: Store, url: str) -> None:
     await _happen(store, await _create(api), *Kind)
     head, outgrown, slow, missed, late = (await _call("events", "list", "--url", url)).splitlines()
@@ -236,6 +250,11 @@ async def test_the_command_line_tells_events_in_words(api: httpx2.AsyncClient, s
     assert "not started 1m30s after its time; it waits: job_paused, task_unknown" in late
     [only] = json.loads(await _call("events", "list", "--kind", "slow", "--url", url, "-o", "json"))
     assert only["kind"] == "slow"
+    assert missed.split()[-1] == "–"
+    await store.pool.execute("delete from events where kind = 'slow'")
+    assert await _beside("events", "list", "--kind", "slow", "--url", url) == "there are no events of kind slow\n"
+    await store.pool.execute("delete from events")
+    assert await _beside("events", "list", "--url", url) == "nothing was late, missed, slow or outgrown\n"
 
 
 async def test_the_command_line_follows_events(api: httpx2.AsyncClient, store: Store, url: str) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
@@ -14,15 +15,18 @@ import pytest
 from click.testing import CliRunner
 
 from bellringer.cli import cli
-from bellringer.cli.forecast import bar
+from bellringer.cli.forecast import bar, lines
 from bellringer.client import Client
 from bellringer.clock import SystemClock
+from bellringer.durations import parse_duration
 from bellringer.schedule import cron
+from bellringer.schedule.instants import EPOCH
 from bellringer.scheduler.service import Scheduler, SchedulerSettings
 from bellringer.store import forecast
 from bellringer.store.leases import PostgresLeases
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
+from bellringer.wire.forecast import Bucket, Forecast
 
 PATH = "/api/v1/forecast"
 START = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + timedelta(days=2)
@@ -261,6 +265,32 @@ async def test_the_command_line_draws_the_forecast(
     assert told[28].startswith('    try {"schedule":{"cron":"H 2 * * *"}}: 601 → ')
     document = json.loads(CliRunner().invoke(cli, ["forecast", "-o", "json"]).output)
     assert document["total"] == 696
+
+
+@pytest.mark.parametrize(
+    ("span", "bucket", "row"), [("1h", "10m", "10m"), ("1h", "1m", "5m"), ("1d", "20m", "1h"), ("1d", "7m", "35m")]
+)
+def test_every_row_holds_as_many_buckets(span: str, bucket: str, row: str) -> None:
+    length, end = parse_duration(bucket), START + parse_duration(span)
+    first = START - (START - EPOCH) % length
+    buckets = [Bucket(at=first + n * length, fires={"short": 1}) for n in range((end - first) // length)]
+    found = Forecast(
+        start=START,
+        end=end,
+        bucket=bucket,
+        pools=["short"],
+        buckets=buckets,
+        total=len(buckets),
+        peak=None,
+        counted_at=START,
+        left_out=0,
+        timers_until=None,
+        proposals=[],
+    )
+    drawn = lines(found)
+    assert {after.at - before.at for before, after in pairwise(drawn)} == {parse_duration(row)}
+    whole = parse_duration(row) // length
+    assert {line.fires for line in drawn[1:-1]} == {whole}
 
 
 def test_a_bar_shows_what_is_there() -> None:

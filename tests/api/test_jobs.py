@@ -169,6 +169,9 @@ async def test_pause_and_resume(api: httpx2.AsyncClient, store: Store) -> None:
     assert (resumed.json()["missed"], resumed.json()["what"]) == (0, "skip")
     assert resumed.json()["job"]["next_at"] == job["next_at"]
     assert held["state"] == "queued"
+    refused = await api.post(f"{path}/resume", json={"missed": "some"})
+    assert refused.status_code == 422
+    assert [error["pointer"] for error in refused.json()["errors"]] == ["/missed"]
     for until in ("2001-01-01T00:00:00Z", "0s", "x", -1, "2030-01-01", "9999d"):
         assert (await api.post(f"{path}/pause", json={"until": until})).status_code == 422
 

@@ -114,6 +114,9 @@ async def test_a_freeze_is_created_listed_and_lifted(url: str) -> None:
     assert [f["state"] for f in json.loads(shown)] == ["over"]
     _, beside = await call("freezes", "lift", "black friday", "--url", url, code=4)
     assert beside.startswith("error: there is no such freeze")
+    assert (await call("freezes", "lift", made.strip(), "--url", url))[0] == f"{made.strip()} was over already\n"
+    shown, _ = await call("freezes", "create", "y", "--to", "1h", "--tag", "nosuch", "--url", url)
+    assert "those tagged nosuch: 0 now" in shown
     _, beside = await call("freezes", "create", "x", "--to", "2y", "--url", url, code=2)
     assert "hint: " in beside
 

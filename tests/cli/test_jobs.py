@@ -69,3 +69,15 @@ async def test_resume_says_how_much_was_missed(ask: Ask, store: Store) -> None:
     await store.pool.execute("update jobs set paused_at = paused_at - $1::interval", timedelta(hours=5))
     shown, _ = await ask("jobs", "resume", "nightly", "--missed", "latest")
     assert "it missed 5 occurrences while it was paused: the latest runs now, behind live work" in shown
+    assert (await ask("jobs", "resume", "nightly"))[0].startswith("nightly was not paused")
+    await ask("jobs", "pause", "nightly")
+    await store.pool.execute("update jobs set paused_at = paused_at - $1::interval", timedelta(hours=1))
+    shown, _ = await ask("jobs", "resume", "nightly")
+    assert "it missed 1 occurrence while it was paused: it stays missed (--missed latest|all runs it)" in shown
+
+
+async def test_a_job_is_shown_with_its_bounds(ask: Ask) -> None:
+    await made(ask, "--every", "1h", "--starts-at", "2030-01-01T00:00:00Z", "--ends-at", "2031-01-01T00:00:00Z")
+    facts = dict(line.split(maxsplit=1) for line in (await ask("jobs", "get", "nightly"))[0].splitlines())
+    assert facts["starts"].startswith("2030-01-01")
+    assert facts["ends"].startswith("2031-01-01")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,16 @@ def test_it_tells_what_was_injected_and_ends_with_the_verdict(call: Call) -> Non
     assert sum(line.startswith("outage ") for line in lines) == 2
     assert sum(line.startswith("crash ") for line in lines) == 5
     assert lines[-1].startswith("clean: 175 occurrences of 2 jobs in 7 days, 2 outages, 5 crashes, simulated in ")
+
+
+def test_what_verify_expects_is_the_sum_of_what_became_of_it(call: Call) -> None:
+    result = call("--outage", "2025-01-02T00:30Z/5h", "--duration", "hourly=70m")
+
+    assert result.exit_code == 0, result.output
+    [line] = [line for line in result.output.splitlines() if line.startswith("verify ")]
+    said = {key: int(count.replace(",", "")) for key, count in re.findall(r"(\w+) ([0-9,]*[0-9])", line)}
+    assert said["skipped"] > 70
+    assert said["expected"] == sum(said[key] for key in ("ran", "skipped", "gaps", "pending", "missing"))
 
 
 def test_json_holds_the_whole_report(call: Call) -> None:

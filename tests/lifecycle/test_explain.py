@@ -219,9 +219,10 @@ async def test_an_instant_with_a_run_is_explained_by_it(bench: Bench) -> None:
     await bench.set_clock(bench.after(30))
     await bench.tick()
     found = await at_second(bench, job_id, 0)  # the minute is meant
-    assert (found.at, codes(found)) == (bench.after(30), ["no_worker_for_pool", "not_paused"])
+    assert (found.at, codes(found)) == (bench.after(30), ["no_worker_for_pool", "nearest", "not_paused"])
+    assert found.reasons[1].text == "12:00:00Z is no time of its schedule; this is the next one"
     assert found.run is not None
-    assert codes(await at_second(bench, job_id, 30)) == codes(found)
+    assert codes(await at_second(bench, job_id, 30)) == ["no_worker_for_pool", "not_paused"]
 
 
 async def test_a_run_by_hand_is_found_by_its_minute(bench: Bench) -> None:

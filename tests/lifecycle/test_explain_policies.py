@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from bellringer.lifecycle import explain
+import pytest
+
+from bellringer.lifecycle import backfill, explain
 from bellringer.lifecycle.explain import Explained
 from bellringer.policies import Limit, Misfire, Missed, Overlap
 from bellringer.reasons import Reason
-from bellringer.runs import State
-from bellringer.schedule import cron, every
+from bellringer.runs import Outcome, RunKey, State
+from bellringer.schedule import at, cron, delay, every
+from bellringer.store import backfills
+from bellringer.store.backfills import Asked
 
 if TYPE_CHECKING:
     from tests.lifecycle.conftest import Bench
@@ -74,7 +78,8 @@ async def test_an_occurrence_was_replaced_by_its_successor(bench: Bench) -> None
     reason = await why(bench, job, 10)
     assert (await bench.state(bench.key(job, 10))) is State.CANCELLED
     assert reason.code == "ended"
-    assert "replaced" in reason.text
+    assert "replaced by the run of 2" in reason.text
+    assert "12:00:20Z, as the job's overlap is replace" in reason.text
     assert (await why(bench, job, 20)).code == "no_worker_for_pool"
 
 
@@ -82,10 +87,31 @@ async def test_a_run_that_is_replaced_while_it_runs_is_asked_to_stop(bench: Benc
     job = await bench.job("slow", every("10s"), overlap=Overlap.REPLACE)
     seat = await bench.seat()
     await strike(bench, 10)
-    await bench.claim_one(seat)
+    running = await bench.claim_one(seat)
     await strike(bench, 20)
-    assert (await why(bench, job, 10)).code == "cancel_requested"
+    reason = await why(bench, job, 10)
+    assert reason.code == "cancel_requested"
+    assert "asked to stop for the run of 2" in reason.text
+    assert "12:00:20Z: the job's overlap is replace" in reason.text
     assert (await why(bench, job, 20)).code == "blocked_by_predecessor"
+    await bench.pass_time(1)
+    await bench.end(seat, running, outcome=Outcome.CANCELLED, error={"type": "Cancelled", "message": "on request"})
+    reason = await why(bench, job, 10)
+    assert reason.code == "ended"
+    assert "12:00:20Z, as the job's overlap is replace" in reason.text
+
+
+async def test_a_run_that_somebody_cancelled_was_not_replaced(bench: Bench) -> None:
+    job = await bench.job("slow", every("10s"), overlap=Overlap.REPLACE)
+    seat = await bench.seat()
+    await strike(bench, 10)
+    running = await bench.claim_one(seat)
+    await bench.pass_time(5)
+    await bench.cancel(running.key)
+    assert "overlap" not in (await why(bench, job, 10)).text
+    await bench.end(seat, running, outcome=Outcome.CANCELLED, error={"type": "Cancelled", "message": "on request"})
+    await strike(bench, 20)
+    assert "overlap" not in (await why(bench, job, 10)).text
 
 
 async def test_a_shared_limit_is_reached(bench: Bench) -> None:
@@ -149,6 +175,90 @@ async def test_a_job_rests_in_a_freeze(bench: Bench) -> None:
     await bench.hold()
     await freeze(bench, "defer", 600)
     assert (await why(bench, job)).code == "frozen"
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [("skip", "it will be skipped"), ("defer", "run after the end"), ("collapse", "one run waits for the end")],
+)
+async def test_a_freeze_that_covers_a_time_to_come_is_told_first(bench: Bench, policy: str, says: str) -> None:
+    job = await bench.job("report", every("1h"), tags=("finance",))
+    await freeze(bench, policy, 7000, ("finance",))
+    reason = await why(bench, job, 3600)
+    assert (reason.code, reason.holds, reason.fix) == ("frozen", True, "bellringer freezes lift peak")
+    assert "the freeze peak (black friday) covers it until" in reason.text
+    assert says in reason.text
+    assert (await why(bench, job, 7200)).code != "frozen"  # its end is not in it
+    other = await bench.job("other", every("1h"))
+    assert (await why(bench, other, 3600)).code != "frozen"
+
+
+async def test_of_freezes_that_overlap_the_one_that_decides_is_told(bench: Bench) -> None:
+    job = await bench.job("report", every("1h"))
+    await freeze(bench, "defer", 7000)
+    await freeze(bench, "skip", 4000)
+    assert "it will be skipped" in (await why(bench, job, 3600)).text
+
+
+async def test_a_one_shot_is_deferred_whatever_the_freeze_says(bench: Bench) -> None:
+    job = await bench.job("once", at(bench.after(3600)))
+    await freeze(bench, "skip", 7000)
+    reason = await why(bench, job, 3600)
+    assert reason.code == "frozen"
+    assert "it will wait, and run after the end" in reason.text
+
+
+async def test_a_time_to_come_is_told_in_the_present(bench: Bench) -> None:
+    job = await bench.job("manual")
+    assert (await why(bench, job, 3600)).text == "the job has no schedule: it runs only by hand"
+    assert (await why(bench, job, 0)).code == "before_job"
+    rests = await bench.job("rests", delay("1h"))
+    assert "no run is due at" in (await why(bench, rests, 7200)).text
+
+
+async def ask_for(bench: Bench, job_id: UUID, start: float, end: float) -> RunKey:
+    """A backfill of these seconds around noon, of one occurrence; answers its run."""
+    [row] = await bench.sql("select shard, revision from jobs where job_id = $1", job_id)
+    asked = Asked(
+        job_id=job_id,
+        revision=row["revision"],
+        from_at=bench.after(start),
+        to_at=bench.after(end),
+        newest_first=False,
+        reprocess="none",
+        parallelism=1,
+        rate=None,
+        total=1,
+    )
+    number = await backfills.create(bench.store, asked, bench.tenant, "me")
+    assert number is not None
+    holding = bench.holding if bench.holding.tokens else await bench.hold()
+    assert await backfill.backfill(bench.store, bench.names, holding, await bench.now()) == 1
+    [made] = await bench.sql("select scheduled_for, slot from runs where job_id = $1 and cause = 'backfill'", job_id)
+    return RunKey(job_id, *made)
+
+
+async def test_an_instant_before_the_job_existed_is_that_of_its_backfill(bench: Bench) -> None:
+    job = await bench.job("report", every("1h"))
+    key = await ask_for(bench, job, -3600, -10)
+    found = await told(bench, job, -3600)
+    assert found.run is not None
+    assert found.run.key == key
+    assert found.reasons[0].text.startswith("by the backfill bf_1: ")
+    assert (found.reasons[1].code, found.reasons[1].holds) == ("before_job", False)
+
+
+async def test_an_instant_that_a_gap_covers_is_that_of_its_backfill(bench: Bench) -> None:
+    job = await bench.job("report", every("1h"), misfire=Misfire.SKIP)
+    await strike(bench, 3600 + 600)
+    key = await ask_for(bench, job, 3600, 3610)
+    found = await told(bench, job, 3600)
+    assert found.run is not None
+    assert found.run.key == key
+    assert [(r.code, r.holds) for r in found.reasons[:2]] == [("no_worker_for_pool", True), ("gap", False)]
+    seat = await bench.seat()
+    await bench.end(seat, await bench.claim_one(seat))
+    assert (await why(bench, job, 3600)).text == "by the backfill bf_1: it succeeded now, by attempt 1"
 
 
 async def test_a_suspended_tenant_fires_nothing(bench: Bench) -> None:

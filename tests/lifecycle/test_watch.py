@@ -205,6 +205,20 @@ async def test_a_run_that_takes_far_longer_than_usual_is_told_once(bench: Bench)
     await bench.end(seat, claimed)
 
 
+async def test_a_run_whose_worker_is_silent_or_lost_is_not_slow(bench: Bench) -> None:
+    job = await bench.job("job")
+    seat = await lived(bench, job, 1, 1, 1, 1, 1)
+    await bench.trigger(job)
+    await bench.claim_one(seat)
+    await bench.pass_time(3600)
+    await bench.vanish(seat)
+    assert await compare(bench) == Compared(slow=0, outgrown=0)
+    await bench.sql("update workers set seen_at = clock_timestamp(), state = 'lost'")
+    assert await compare(bench) == Compared(slow=0, outgrown=0)
+    await bench.sql("update workers set state = 'live'")
+    assert await compare(bench) == Compared(slow=1, outgrown=0)
+
+
 async def test_a_job_without_a_history_has_no_slow_runs(bench: Bench) -> None:
     job = await bench.job("job")
     seat = await lived(bench, job, 1, 1, 1, 1)

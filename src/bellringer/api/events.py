@@ -95,11 +95,16 @@ def _event(stored: events.Event) -> Event:
         kind=stored.kind,
         job_id=str(key.job_id),
         job=stored.job,
-        run_id=None if stored.kind == Kind.OUTGROWN else key.id,
+        run_id=key.id if _has_run(stored) else None,
         scheduled_for=key.scheduled_for,
         attempt=stored.attempt,
         data={name: _shown(name, value) for name, value in stored.data.items()},
     )
+
+
+def _has_run(stored: events.Event) -> bool:
+    """What was missed, or is late before its birth, has no run; a job that outgrows its interval is no run."""
+    return stored.kind == Kind.SLOW or (stored.kind == Kind.LATE and not stored.data.get("unborn"))
 
 
 def _shown(name: str, value: Any) -> Any:

@@ -51,7 +51,7 @@ async def create(call: Call) -> Response:
     request = await call.body(FreezeRequest)
     now = await call.store.now()
     made = await freeze.freeze(call.store, _wish(request, now), now, tenant_id=await call.tenant_id(), who=WHO)
-    return reply(_freeze(made, now), 201, Location=f"{PREFIX}/freezes/{encode_freeze(made.freeze_id)}")
+    return reply(await _counted(call, made, now), 201, Location=f"{PREFIX}/freezes/{encode_freeze(made.freeze_id)}")
 
 
 def _wish(r: FreezeRequest, now: datetime) -> Wish:
@@ -97,7 +97,7 @@ async def listing(call: Call) -> Response:
 
 async def get(call: Call) -> Response:
     call.query()
-    return reply(_freeze(await _find(call), await call.store.now()))
+    return reply(await _counted(call, await _find(call), await call.store.now()))
 
 
 async def amend(call: Call) -> Response:
@@ -117,10 +117,10 @@ async def amend(call: Call) -> Response:
 
 async def lift(call: Call) -> Response:
     """It ends now, and what it held goes at once."""
-    stored = await _find(call)
+    stored, now = await _find(call), await call.store.now()
     freed = await freeze.lift(call.store, stored.freeze_id, tenant_id=await call.tenant_id())
-    await call.service.wake(WORK, (await call.store.now()).isoformat())
-    return reply(Lifted(freed=freed))
+    await call.service.wake(WORK, now.isoformat())
+    return reply(Lifted(freed=freed, was_over=stored.to_at <= now))
 
 
 async def _find(call: Call) -> freezes.Freeze:
@@ -140,6 +140,11 @@ async def _find(call: Call) -> freezes.Freeze:
     if not found:
         raise no_freeze()
     return found[0]
+
+
+async def _counted(call: Call, stored: freezes.Freeze, now: datetime) -> Freeze:
+    covered = await freezes.covered(call.store, await call.tenant_id(), stored.tags)
+    return msgspec.structs.replace(_freeze(stored, now), jobs=covered)
 
 
 def _freeze(stored: freezes.Freeze, now: datetime) -> Freeze:

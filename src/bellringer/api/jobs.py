@@ -34,6 +34,7 @@ from bellringer.wire import (
 )
 from bellringer.wire.asks import PREFIX
 from bellringer.wire.definitions import filled, kwargs_of, word
+from bellringer.wire.reading import Gathering
 
 
 async def listing(call: Call) -> Response:
@@ -154,7 +155,9 @@ def _until(value: str | float, now: datetime) -> datetime:
 
 async def resume(call: Call) -> Response:
     request = await call.body(ResumeRequest, optional=True)
-    missed = word(Missed, request.missed, "missed")
+    g = Gathering()
+    missed = g.take("/missed", lambda: word(Missed, request.missed, "missed"), Missed.SKIP)
+    g.done()
     job_id, tenant_id = await call.job_id(), await call.tenant_id()
     done = await register.resume(call.store, call.names, job_id, tenant_id=tenant_id, who=WHO, missed=missed)
     await call.service.wake(HANDS)

@@ -63,12 +63,12 @@ def list_events(client: Client, *, kind: str | None, job: str | None, follow: bo
             event.kind,
             event.job or "–",
             from_now(event.at, now),
-            "–" if event.run_id is None else clock_time(event.scheduled_for),
+            "–" if event.kind == "outgrown" else clock_time(event.scheduled_for),
             what(event),
             event.run_id or "–",
         ),
         name=lambda event: event.run_id or event.job_id,
-        nothing="nothing was late, missed or slow",
+        nothing=f"there are no events of kind {kind}" if kind else "nothing was late, missed, slow or outgrown",
     )
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 WIDTH: Final = 40
 MOST_LINES: Final = 48
+FEWEST_LINES: Final = 6  # of buckets that are summed up
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LINES: Final = tuple(timedelta(minutes=m) for m in (1, 5, 15, 60, 360, 1440, 10_080))
@@ -63,12 +64,14 @@ class Line:
 
 
 def lines(found: Forecast) -> list[Line]:
-    """The buckets, several to a line where there are too many."""
+    """The buckets, the same number to each line, several where there are too many."""
     from bellringer.durations import parse_duration
 
     bucket = parse_duration(found.bucket)
     span = found.end - found.start
-    length = next((usual for usual in _LINES if usual >= bucket and span / usual <= MOST_LINES), bucket)
+    whole = (usual for usual in _LINES if not usual % bucket and span / usual >= FEWEST_LINES)
+    fitting = (length for length in (bucket, *whole) if span / length <= MOST_LINES)
+    length = next(fitting, bucket * -(-span // (bucket * MOST_LINES)))
     sums = [(b.at, sum(b.fires.values())) for b in found.buckets]
     made = []
     for at, group in groupby(sums, key=lambda pair: pair[0] - (pair[0] - _EPOCH) % length):

@@ -95,8 +95,9 @@ def create(
 @with_client
 def lift(client: Client, *, freeze: str) -> None:
     """End a freeze now, by its id or name; what it held goes at once."""
-    freed = client.lift_freeze(freeze).freed
-    click.echo(f"lifted {freeze}; {freed} {'run goes' if freed == 1 else 'runs go'} now")
+    done = client.lift_freeze(freeze)
+    runs = f"{done.freed:,} {'run goes' if done.freed == 1 else 'runs go'} now"
+    click.echo(f"{freeze} was over already" if done.was_over else f"lifted {freeze}; {runs}")
 
 
 def _print(freeze: Freeze, output: str) -> None:
@@ -113,7 +114,12 @@ def _print(freeze: Freeze, output: str) -> None:
                 "from": clock_time(freeze.from_at),
                 "to": clock_time(freeze.to_at),
                 "policy": freeze.policy,
-                "jobs": f"those tagged {', '.join(freeze.tags)}" if freeze.tags else "all",
+                "jobs": _covers(freeze),
                 "reason": freeze.reason or "",
             }
         )
+
+
+def _covers(freeze: Freeze) -> str:
+    which = f"those tagged {', '.join(freeze.tags)}" if freeze.tags else "all"
+    return which if freeze.jobs is None else f"{which}: {freeze.jobs:,} now"

@@ -106,6 +106,8 @@ def print_job(job: Job, output: str) -> None:
             "status": status_of(job),
             "paused": paused,
             "schedule": job.description or "by hand",
+            "starts": clock_time(job.starts_at) if job.starts_at else "",
+            "ends": clock_time(job.ends_at) if job.ends_at else "",
             "next": f"{from_now(job.next_at, now)}  ({clock_time(job.next_at)})" if job.next_at else "",
             "task": job.task,
             "args": short_json(job.args) if job.args else "",
@@ -216,10 +218,12 @@ def pause(client: Client, *, names: Sequence[str], reason: str | None, until: st
 
 
 BECOMES = {
-    "skip": "they stay missed (--missed latest|all runs them)",
+    "skip": "{they} missed (--missed latest|all runs {them})",
     "latest": "the latest runs now, behind live work",
-    "all": "they run now, behind live work (`bellringer backfills list`)",
+    "all": "{run} now, behind live work (`bellringer backfills list`)",
 }
+ONE_ONLY = {"they": "it stays", "them": "it", "run": "it runs"}
+SEVERAL = {"they": "they stay", "them": "them", "run": "they run"}
 
 
 @jobs.command(
@@ -246,9 +250,13 @@ def resume(client: Client, *, names: Sequence[str], missed: str) -> None:
         done = client.resume(name, missed=missed)
         job, count = done.job, f"{done.missed:,} occurrence{'' if done.missed == 1 else 's'}"
         following = f", next {from_now(job.next_at, SystemClock().now())}" if job.next_at else ""
+        if done.since is None:
+            click.echo(f"{job.name} was not paused{following}")
+            continue
         click.echo(f"resumed {job.name}{following}")
         if done.missed:
-            click.echo(f"  it missed {count} while it was paused: {BECOMES[done.what]}")
+            becomes = BECOMES[done.what].format(**(ONE_ONLY if done.missed == 1 else SEVERAL))
+            click.echo(f"  it missed {count} while it was paused: {becomes}")
 
 
 @jobs.command("delete", examples="bellringer jobs delete nightly --yes")

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from bellringer.simulate import JobSums, Report
 
 SHOWN: Final = 100  # findings and crashes that a person reads
-ALWAYS: Final = frozenset({"expected", "ran", "gaps", "missing", "double", "unexpected", "early"})  # said, if also 0
+ALWAYS: Final = frozenset(
+    {"expected", "ran", "skipped", "gaps", "pending", "missing", "double", "unexpected", "early"}
+)  # said, if also 0: what is expected is the sum of the next five
 USUAL: Final = "1s"
 
 
@@ -154,6 +156,7 @@ def _tell_verify(report: Report) -> None:
     if len(report.findings) > SHOWN:
         click.echo(f"… and {len(report.findings) - SHOWN:,} more; -o json writes them all")
     sums = report.summary.document()["summary"]
+    sums["skipped"] = sum(sums["skipped"].values())
     counts = {key: count for key, count in sums.items() if type(count) is int and key != "jobs"}
     said = (f"{key} {count:,}" for key, count in counts.items() if count or key in ALWAYS)
     print_facts({"verify": ", ".join(said)})

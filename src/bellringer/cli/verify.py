@@ -40,8 +40,8 @@ def verify(as_json: bool, dsn: str | None, **asked: Any) -> None:
     """Prove that nothing was missed, doubled or early.
 
     Works out from the jobs' definitions and their revisions what should have happened, and compares it with the
-    runs, the recorded gaps and the open catch-ups (pending). Only reads. The exit code is 1 if an occurrence is missing, double, unexpected or
-    early. The last 70 s are not judged, nor what is past its retention.
+    runs, the recorded gaps and the open catch-ups (pending). Only reads. The exit code is 1 if an occurrence is
+    missing, double, unexpected or early. The last 70 s are not judged, nor what is past its retention.
     """
     teller = _Json() if as_json else _Text()
     summary = asyncio.run(_verify(load_config(dsn=dsn), asked, teller))

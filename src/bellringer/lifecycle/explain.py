@@ -22,7 +22,7 @@ from bellringer.reasons import (
     reasons_for_occurrence,
     reasons_for_run,
 )
-from bellringer.runs import FINAL, RunKey
+from bellringer.runs import FINAL, RunKey, State
 from bellringer.store import jobs, reasons, runs
 from bellringer.store.jobs import Job
 from bellringer.store.pool import Store
@@ -71,17 +71,21 @@ async def why(store: Store, job_id: UUID, time: str | None = None, *, tenant_id:
 
 
 async def _at(store: Store, job: Job, at: datetime, tenant_id: int) -> Explained:
-    then, near = await reasons.then(store, job.job_id, at, tenant_id)
+    asked = at
+    then, near, again = await reasons.then(store, job.job_id, at, tenant_id)
     instant = instant_near(then.job.schedules if then.job else job.schedules, at)
     if instant is not None and instant != at:
         at = instant
-        then, _ = await reasons.then(store, job.job_id, at, tenant_id)
+        then, _, again = await reasons.then(store, job.job_id, at, tenant_id)
     key = near if instant is None else RunKey(job.job_id, at)
     found = await runs.get(store, key, tenant_id) if key else None
-    here = await reasons.around(store, job.job_id, key if found else None, tenant_id)
+    if found is None and again is not None:  # the schedule's own is not there, but a backfill's is
+        found = await runs.get(store, again, tenant_id)
+    here = await reasons.around(store, job.job_id, found.key if found else None, tenant_id)
     facts = _facts(here, job, found, then)
-    told = reasons_for_occurrence(facts, at, here.now)
-    return _explained(facts, job, found, job.job_id, found.key.scheduled_for if found else at, here.now, told)
+    at = found.key.scheduled_for if found else at
+    told = reasons_for_occurrence(facts, at, here.now, asked)
+    return _explained(facts, job, found, job.job_id, at, here.now, told)
 
 
 def _explained(
@@ -161,4 +165,18 @@ def _held(found: Run, here: Around) -> Held:
         finished_at=found.finished_at,
         error=found.error if found.error is not None else here.error,
         dead_letter=here.dead_letter,
+        backfill=None if found.key.backfill is None else f"bf_{found.key.backfill}",
+        replaced_by=_replaced_by(found, here),
     )
+
+
+def _replaced_by(found: Run, here: Around) -> datetime | None:
+    """The run that it had to make way for. Where it ran then, that follows from what came before its end."""
+    error = found.error if isinstance(found.error, dict) else {}
+    if error.get("reason") == "replaced":
+        other = error.get("run") or {}
+        return datetime.fromisoformat(other["scheduled_for"]) if "scheduled_for" in other else None
+    was_asked = found.state is State.CANCELLED and error.get("type") == "Cancelled"
+    if not (found.cancel_requested or was_asked) or here.successor_at is None:
+        return None
+    return here.successor_at if here.successor_at <= (found.finished_at or here.now) else None

@@ -12,6 +12,7 @@ from statistics import median
 from typing import Final
 from uuid import UUID
 
+from bellringer.reasons import SILENT
 from bellringer.runs import RunKey
 from bellringer.schedule import Schedule
 from bellringer.store import events
@@ -116,8 +117,8 @@ class Compared:
 
 
 async def compare(store: Store, names: Names, now: datetime) -> Compared:
-    """Compare what runs with what is usual for its job."""
-    running = await events.running(store, now - SHORTEST, MOST_RUNNING)
+    """Compare what runs, on workers that are there, with what is usual for its job."""
+    running = await events.running(store, now - SHORTEST, MOST_RUNNING, SILENT)
     known = await _baselines(store, names, sorted({run.key.job_id for run in running}), now)
     news = [n for run in running if run.key.job_id in known for n in judge(run, *known[run.key.job_id], now)]
     told = await events.tell(store, now, news)

@@ -61,6 +61,7 @@ class Freeze:
     name: str
     until: datetime
     why: str | None = None
+    policy: str = "defer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +98,8 @@ class Held:
     finished_at: datetime | None = None
     error: Any = None  # of the end, or of the latest attempt
     dead_letter: bool = False
+    backfill: str | None = None  # that made it
+    replaced_by: datetime | None = None  # the run of its job that came while it was under way, where overlap is replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,13 +134,14 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Then:
-    """What is known of one instant: the revision in force (None: the job was not there), a gap, and whether
-    history still reaches so far back.
+    """What is known of one instant: the revision in force (None: the job was not there), a gap, the freeze that
+    covers it, and whether history still reaches so far back.
     """
 
     job: Member | None = None
     gap: Gap | None = None
     waiting: Waiting | None = None
+    freeze: Freeze | None = None
     kept: bool = True
 
 

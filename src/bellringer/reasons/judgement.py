@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from shlex import quote
 from typing import Any
@@ -24,7 +25,15 @@ from bellringer.reasons.facts import (
     Member,
     Reason,
 )
-from bellringer.reasons.occurrence import comes_later, names, not_an_instant, passed_over, unaccounted
+from bellringer.reasons.occurrence import (
+    comes_later,
+    names,
+    nearest,
+    not_an_instant,
+    passed_over,
+    unaccounted,
+    will_rest,
+)
 from bellringer.reasons.staff import staff
 from bellringer.reasons.words import (
     before_it,
@@ -85,10 +94,24 @@ def reasons_for_job(facts: Facts, now: datetime) -> list[Reason]:
     return ordered(found)
 
 
-def reasons_for_occurrence(facts: Facts, at: datetime, now: datetime) -> list[Reason]:
-    """What became, or will become, of a job at an instant."""
+def reasons_for_occurrence(facts: Facts, at: datetime, now: datetime, asked: datetime | None = None) -> list[Reason]:
+    """What became, or will become, of a job at an instant; `asked` is the time that somebody meant it by."""
+    found = _of_instant(facts, at, now)
+    return found if asked in {None, at} else ordered([*found, nearest(asked or at)])
+
+
+def _of_instant(facts: Facts, at: datetime, now: datetime) -> list[Reason]:
+    if facts.run is not None and facts.run.backfill is not None:
+        [first, *others] = reasons_for_run(facts, now)
+        own, *_ = _of_instant(replace(facts, run=None), at, now)  # why the schedule has no run of its own there
+        return [
+            replace(first, text=f"by the backfill {facts.run.backfill}: {first.text}"),
+            replace(own, holds=False),
+            *others,
+        ]
     if facts.run is not None:
-        return reasons_for_run(facts, now)
+        found = reasons_for_run(facts, now)
+        return ordered([*_will_rest(facts, at, now), *found]) if facts.run.in_timer and not facts.run.attempt else found
     if facts.then.gap is not None:
         return [passed_over(facts.then.gap, facts.then.job)]
     if facts.then.waiting is not None:
@@ -103,13 +126,18 @@ def _without_run(facts: Facts, at: datetime, now: datetime) -> list[Reason]:
         made = f"the job did not exist yet: it was created at {shown(job.created_at)}"
         return [holds("before_job", made)]
     if not names(then.schedules, at):
-        return [not_an_instant(then.schedules, at)]
+        return [not_an_instant(then.schedules, at, now)]
+    resting = _will_rest(facts, at, now)
     if held := [reason for reason in _active(then, at, now=now) if reason.holds is True]:
-        return held
+        return [*held, *resting]
     if at > now:
         coming = tells("in_future", f"it is due at {shown(at)}, {from_now(at, now)}")
-        return ordered([coming, *_active(job, at, now=now), *_held_shard(facts), *staff(facts, due=False)])
+        return ordered([coming, *resting, *_active(job, at, now=now), *_held_shard(facts), *staff(facts, due=False)])
     return [unaccounted(facts, job, at, now)]
+
+
+def _will_rest(facts: Facts, at: datetime, now: datetime) -> list[Reason]:
+    return [will_rest(facts.then.freeze, facts.then.job, at)] if facts.then.freeze is not None and at > now else []
 
 
 def next_of(job: Member, now: datetime) -> datetime | None:
@@ -152,6 +180,8 @@ def _ended(run: Held, now: datetime, job: Member | None) -> Reason:
     if run.state is State.DEAD:
         text = f"it gave up{when}, after {counted(run.attempt, 'attempt')}{because}"
         return holds("ended", text, f"bellringer runs retry {run.run_id}" if run.dead_letter else "")
+    if run.replaced_by is not None:
+        because = f": it was replaced by the run of {shown(run.replaced_by)}, as the job's overlap is replace"
     return holds("ended", f"it was {run.state}{when}{because}")
 
 
@@ -181,7 +211,8 @@ def _running(run: Held, now: datetime) -> list[Reason]:
     done = f", {progress['done']}{total} done" if progress.get("done") is not None else ""
     found = [tells("running", f"it has been running on {run.worker or 'a worker'}{since}, attempt {run.attempt}{done}")]
     if run.cancel_requested:
-        text = "it was asked to stop, and ends when its handler lets it"
+        why = f" for the run of {shown(run.replaced_by)}: the job's overlap is replace" if run.replaced_by else ""
+        text = f"it was asked to stop{why}, and ends when its handler lets it"
         found.insert(0, holds("cancel_requested", text))
     if run.worker_state in {"lost", "stopped"} or run.worker_age > SILENT.total_seconds():
         silent = format_duration(rounded(timedelta(seconds=run.worker_age)))
@@ -264,7 +295,8 @@ def _active(job: Member, at: datetime, now: datetime | None = None) -> list[Reas
     if job.starts_at is not None and at < job.starts_at:
         found.append(holds("before_start", f"the job starts at {shown(job.starts_at)}"))
     if job.ends_at is not None and at > job.ends_at:
-        found.append(holds("after_end", f"the job ended at {shown(job.ends_at)}"))
+        verb = "ends" if job.ends_at > (now or at) else "ended"
+        found.append(holds("after_end", f"the job {verb} at {shown(job.ends_at)}"))
     return found
 
 

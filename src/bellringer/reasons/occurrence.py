@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from shlex import quote
 
 from bellringer.durations import format_duration
-from bellringer.reasons.facts import MOMENT, Facts, Gap, Member, Reason, Waiting
+from bellringer.reasons.facts import MOMENT, Facts, Freeze, Gap, Member, Reason, Waiting
 from bellringer.reasons.words import counted, holds, rounded, short, shown, tells
-from bellringer.schedule import Delay, Schedule
+from bellringer.schedule import At, Delay, Schedule
 from bellringer.schedule.calendars import why_off
 from bellringer.schedule.instants import EPOCH
 
@@ -47,13 +47,36 @@ def comes_later(waiting: Waiting) -> Reason:
     return holds("catchup_waits", text, fix)
 
 
-def not_an_instant(schedules: Sequence[Schedule], at: datetime) -> Reason:
+def will_rest(freeze: Freeze, then: Member | None, at: datetime) -> Reason:
+    """A freeze covers an instant that is still to come; a one-shot or fixed delay is deferred in any case."""
+    why = f" ({short(freeze.why)})" if freeze.why else ""
+    recurs = then is None or names([s for s in then.schedules if not isinstance(s, At)], at)
+    becomes = {
+        "skip": "skip: it will be skipped",
+        "collapse": "collapse: one run waits for the end and stands for all that are due in it",
+    }.get(freeze.policy if recurs else "defer", "defer: it will wait, and run after the end")
+    text = f"the freeze {freeze.name}{why} covers it until {shown(freeze.until)}; {becomes}"
+    return holds("frozen", text, f"bellringer freezes lift {quote(freeze.name)}")
+
+
+def nearest(asked: datetime) -> Reason:
+    """A time that somebody named means the minute that begins there."""
+    return tells("nearest", f"{asked.astimezone(UTC):%H:%M:%S}Z is no time of its schedule; this is the next one")
+
+
+def not_an_instant(schedules: Sequence[Schedule], at: datetime, now: datetime) -> Reason:
     if off := next((told for schedule in schedules if (told := why_off(schedule, at))), None):
         return holds("calendar", off)
     if not schedules:
-        return holds("no_schedule", "the job had no schedule: it ran only by hand")
+        text = (
+            "the job has no schedule: it runs only by hand"
+            if at > now
+            else "the job had no schedule: it ran only by hand"
+        )
+        return holds("no_schedule", text)
     if any(isinstance(schedule, Delay) for schedule in schedules):
-        return holds("not_an_instant", f"no run was due at {shown(at)}: each is due when the one before has ended")
+        verb = "is" if at > now else "was"
+        return holds("not_an_instant", f"no run {verb} due at {shown(at)}: each is due when the one before has ended")
     back = max(EPOCH, at - timedelta(days=3660))
     before = _best(max, [s.last_at_or_before(at, not_before=back) for s in schedules])
     after = _best(min, [s.next_after(at) for s in schedules])

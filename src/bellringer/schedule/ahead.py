@@ -50,26 +50,27 @@ class Outlook:
 
 
 def outlook(schedule: Schedule, now: datetime) -> Outlook:
-    """The next thirty days on average and at most, the next change of the clock that touches it, and warnings."""
+    """Thirty days from today's on average and at most, the next change of the clock that touches it, and warnings."""
     if isinstance(schedule, Delay):
         return Outlook(fires_per_day=None, busiest_day=None, clock_change=None, warnings=())
     change = _next_change(schedule, now)
-    end = min(now + timedelta(days=DAYS), END)
+    counts = list(_by_day(schedule, now)) if schedule.next_after(now) is not None else [0]
     return Outlook(
-        fires_per_day=schedule.count_between(now, end) / DAYS,
-        busiest_day=max(_by_day(schedule, now), default=0),
+        fires_per_day=sum(counts) / DAYS,
+        busiest_day=max(counts),
         clock_change=None if change is None else from_seconds(change[0]),
         warnings=tuple(_warnings(schedule, now, change)),
     )
 
 
 def _by_day(schedule: Schedule, now: datetime) -> Iterator[int]:
+    """Whole days, also the one that has begun: the average is that of the days among which one is the busiest."""
     zone = ZoneInfo(schedule.timezone) if isinstance(schedule, Timetable) else UTC
     today = now.astimezone(zone).replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
     for n in range(DAYS):
         # Two midnights by the wall: the day between them may have 23 or 25 hours.
         start, end = ((today + timedelta(days=d)).replace(tzinfo=zone).astimezone(UTC) for d in (n, n + 1))
-        yield schedule.count_between(max(start, now), end)
+        yield schedule.count_between(start, end)
 
 
 def _next_change(schedule: Schedule, now: datetime) -> tuple[int, str] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
@@ -104,11 +104,15 @@ async def tell(store: Store, now: datetime, news: Sequence[News]) -> Counter[Kin
     return Counter(Kind(row["kind"]) for row in rows)
 
 
-async def running(store: Store, before: datetime, most: int) -> list[Running]:
-    """Attempts that were claimed before then and are not told to be slow; a sample, where there are more."""
+async def running(store: Store, before: datetime, most: int, silent: timedelta) -> list[Running]:
+    """Attempts that were claimed before then and are not told to be slow; a sample, where there are more.
+
+    Those of workers that have been silent for so long are left out.
+    """
+    rows = await store.pool.fetch(_SQL.running, before, most, silent)
     return [
         Running(key=RunKey(job_id, scheduled_for, slot), attempt=attempt, claimed_at=claimed_at)
-        for job_id, scheduled_for, slot, attempt, claimed_at in await store.pool.fetch(_SQL.running, before, most)
+        for job_id, scheduled_for, slot, attempt, claimed_at in rows
     ]
 
 

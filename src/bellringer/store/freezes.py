@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 import asyncpg
 
@@ -12,6 +13,7 @@ from bellringer.store.pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("freezes")
+MOST_LOOKED: Final = 10_000  # jobs, to say how many of them a freeze covers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,13 @@ async def amend(store: Store, tenant_id: int, freeze_id: int, to_at: datetime, r
     row = await store.pool.fetchrow(_SQL.amend, tenant_id, freeze_id, to_at, reason)
     await store.pool.execute(_SQL.rouse, tenant_id)
     return _freeze(row) if row else None
+
+
+async def covered(store: Store, tenant_id: int, tags: Sequence[str]) -> int | None:
+    """How many jobs a freeze with these tags covers; None where there are too many to look at."""
+    row = await store.pool.fetchrow(_SQL.covered, tenant_id, list(tags), MOST_LOOKED + 1)
+    assert row is not None
+    return row["covered"] if row["looked"] <= MOST_LOOKED else None
 
 
 async def lift(store: Store, tenant_id: int, freeze_id: int) -> bool:

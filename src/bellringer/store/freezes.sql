@@ -26,6 +26,11 @@ update freezes set to_at = $3, reason = $4
 where tenant_id = $1 and freeze_id = $2 and to_at > bellringer.now()
 returning freeze_id, name, from_at, to_at, policy, tags, reason, made_by, made_at
 
+-- name: covered
+-- How many of a tenant's first $3 jobs have one of the tags, or all of them without tags; and how many were looked at.
+select count(*) filter (where $2::text[] = '{}' or o.tags && $2) as covered, count(*) as looked
+from (select tags from jobs where tenant_id = $1 and deleted_at is null order by job_id limit $3) o
+
 -- name: lift
 -- One that has begun ends now; one that has not leaves no trace, as it did nothing.
 with begun as (

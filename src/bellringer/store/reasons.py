@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from bellringer.reasons import MOST_AHEAD, NEAR, SILENT, Freeze, Gap, Hand, Limit, Member, Pause, Then, Waiting
-from bellringer.runs import RunKey
+from bellringer.runs import BACKFILL_SLOTS, RunKey
 from bellringer.schedule import parse
 from bellringer.store import calendars
 from bellringer.store.pool import Store
@@ -41,6 +41,7 @@ class Around:
     taken: int
     ahead: int
     predecessor: RunKey | None
+    successor_at: datetime | None  # of a job whose overlap is replace
     error: Any
     dead_letter: bool
     limit: Limit | None
@@ -79,12 +80,13 @@ def _limit(values: dict[str, Any]) -> Limit | None:
 
 def _freeze(values: dict[str, Any]) -> Freeze | None:
     name, until, why = (values.pop(name) for name in ("freeze", "freeze_until", "freeze_why"))
-    return None if name is None else Freeze(name=name, until=until, why=why)
+    policy = values.pop("freeze_policy", "defer")
+    return None if name is None else Freeze(name=name, until=until, why=why, policy=policy)
 
 
-async def then(store: Store, job_id: UUID, at: datetime, tenant_id: int) -> tuple[Then, RunKey | None]:
-    """What is known of an instant, and the first run of the minute that begins there."""
-    row = await store.pool.fetchrow(_SQL.then, job_id, at, tenant_id, NEAR)
+async def then(store: Store, job_id: UUID, at: datetime, tenant_id: int) -> tuple[Then, RunKey | None, RunKey | None]:
+    """What is known of an instant, the first run of the minute that begins there, and the last backfill's run of it."""
+    row = await store.pool.fetchrow(_SQL.then, job_id, at, tenant_id, NEAR, BACKFILL_SLOTS)
     assert row is not None
     gap = None
     if row["from_at"] is not None:
@@ -97,7 +99,9 @@ async def then(store: Store, job_id: UUID, at: datetime, tenant_id: int) -> tupl
     if job is not None:
         await calendars.load(store, job.schedules)
     near = None if row["near_at"] is None else RunKey(job_id, row["near_at"], row["near_slot"])
-    return Then(job=job, gap=gap, waiting=waiting, kept=row["kept"]), near
+    again = None if row["backfill_slot"] is None else RunKey(job_id, at, row["backfill_slot"])
+    known = Then(job=job, gap=gap, waiting=waiting, freeze=_freeze(dict(row)), kept=row["kept"])
+    return known, near, again
 
 
 def _member(definition: Mapping[str, Any]) -> Member:

@@ -8,7 +8,7 @@ here as materialized (
          coalesce(q.attempt_floor, m.attempt_floor, 0) as attempt_floor, coalesce(q.blocked, 0) as blocked,
          coalesce(q.task_id, case when m.job_id is not null and m.spec is not null then m.task_id end, j.task_id, m.task_id) as task_id,
          coalesce(q.pool_id, m.pool_id, j.pool_id) as pool_id, coalesce(q.shard, m.shard, j.shard) as shard,
-         q.tenant_id, coalesce(q.priority, m.priority) as priority, q.available_at, q.key_id, q.cap, j.tags
+         q.tenant_id, coalesce(q.priority, m.priority) as priority, q.available_at, q.key_id, q.cap, j.tags, j.overlap
   from k
   left join jobs j on j.job_id = k.job_id and j.tenant_id = $4 and j.deleted_at is null
   left join queue q on q.job_id = k.job_id and q.scheduled_for = k.scheduled_for and q.slot = k.slot and q.tenant_id = $4
@@ -44,7 +44,7 @@ select bellringer.now() as now, h.in_timer, h.attempt_floor, h.blocked, h.shard,
              order by u.job_id, u.scheduled_for limit $6) as under_way,
        f.name as freeze, f.to_at as freeze_until, f.reason as freeze_why,
        (select n.suspended_at from tenants n where n.tenant_id = $4) as suspended_at,
-       b.scheduled_for as before_at, b.slot as before_slot, e.error,
+       b.scheduled_for as before_at, b.slot as before_slot, s.scheduled_for as successor_at, e.error,
        exists (select 1 from dead_letters d where d.job_id = h.job_id and d.scheduled_for = h.scheduled_for and d.slot = h.slot) as dead_letter
 from here h
 left join tasks t on t.task_id = h.task_id
@@ -60,14 +60,22 @@ left join lateral (
   where h.blocked & 2 = 2 and o.job_id = h.job_id and (o.scheduled_for, o.slot) < (h.scheduled_for, h.slot)
   order by o.scheduled_for, o.slot limit 1) b on true
 left join lateral (
+  select n.scheduled_for from runs n
+  where h.overlap = 'replace' and n.job_id = h.job_id and n.scheduled_for > h.scheduled_for and n.scheduled_for <= bellringer.now()
+    and n.slot = 0 and n.cause = 'schedule' and n.born_as <> 'skipped'
+  order by n.scheduled_for limit 1) s on true
+left join lateral (
   select a.error from attempts a
   where a.job_id = h.job_id and a.scheduled_for = h.scheduled_for and a.slot = h.slot
   order by a.attempt desc limit 1) e on true
 
 -- name: then
 -- The revision in force at an instant (one that begins at the instant comes too late for it), the gap or the catch-up that
--- covers it, the first run of the time from there, and whether its day is still kept.
+-- covers it, the freeze that decides there, the first run of the time from there, a backfill's run of the very instant,
+-- and whether its day is still kept.
 select r.definition, b.backfill_id, b.state as backfill_state, b.made, b.total, g.from_at, g.to_at, g.count, g.reason, g.into_at, n.scheduled_for as near_at, n.slot as near_slot,
+       f.name as freeze, f.to_at as freeze_until, f.reason as freeze_why, f.policy as freeze_policy,
+       (select max(o.slot) from runs o where o.job_id = $1 and o.tenant_id + 0 = $3 and o.scheduled_for = $2 and o.slot > $5) as backfill_slot,
        bellringer.day_of($2::timestamptz) < bellringer.day_of(c.made_at)
          or bellringer.day_of($2::timestamptz) > bellringer.day_of(bellringer.now())
          or to_regclass('runs_' || to_char(bellringer.day_of($2::timestamptz), 'YYYYMMDD')) is not null as kept
@@ -81,6 +89,10 @@ left join lateral (
   select backfill_id, state, made, total from backfills
   where job_id = $1 and cause = 'catchup' and state in ('running', 'paused') and from_at <= $2 and to_at > $2
   order by backfill_id limit 1) b on true
+left join lateral (
+  select f.name, f.to_at, f.reason, f.policy from freezes f join jobs j on j.job_id = $1
+  where f.tenant_id = $3 and f.from_at <= $2 and f.to_at > $2 and (f.tags = '{}' or f.tags && j.tags)
+  order by array_position(array['skip', 'collapse', 'defer'], f.policy), f.to_at desc limit 1) f on true
 left join lateral (
   select scheduled_for, slot from runs
   where job_id = $1 and tenant_id + 0 = $3 and scheduled_for >= $2 and scheduled_for < $2 + $4::interval

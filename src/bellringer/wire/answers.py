@@ -61,7 +61,10 @@ class Job(Answer, frozen=True):
 
 
 class Resumed(Answer, frozen=True):
-    """A job that goes on; its pause covered so many occurrences, and `what` says what becomes of them."""
+    """A job that goes on; its pause covered so many occurrences, and `what` says what becomes of them.
+
+    `since` is when it was paused; none, where it was not.
+    """
 
     job: Job
     missed: int

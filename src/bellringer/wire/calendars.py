@@ -75,7 +75,10 @@ class FreezePatch(Request, frozen=True, rename=_RENAMED):
 
 
 class Freeze(Answer, frozen=True, rename=_RENAMED):
-    """`state` is coming, active or over; `to` is not in it."""
+    """`state` is coming, active or over; `to` is not in it.
+
+    `jobs` counts those that it covers now, where one freeze is made or read; none, where there are too many to count.
+    """
 
     freeze_id: str
     name: str
@@ -87,6 +90,7 @@ class Freeze(Answer, frozen=True, rename=_RENAMED):
     reason: str | None
     made_by: str
     made_at: datetime
+    jobs: int | None = None
 
 
 class FreezePage(Answer, frozen=True):
@@ -97,9 +101,13 @@ class FreezePage(Answer, frozen=True):
 
 
 class Lifted(Answer, frozen=True):
-    """How many runs were let go at once; where there are more, the scheduler lets them go within seconds."""
+    """How many runs were let go at once; where there are more, the scheduler lets them go within seconds.
+
+    `was_over`: it had ended before.
+    """
 
     freed: int
+    was_over: bool = False
 
 
 def encode_freeze(number: int) -> str:

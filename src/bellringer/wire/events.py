@@ -11,7 +11,7 @@ from bellringer.wire.answers import Answer
 class Event(Answer, frozen=True):
     """Something that people want to be told of: late, missed, slow or outgrown; `data` says more, by kind.
 
-    `run_id` is that of the occurrence, also where no run was born; an outgrown job has none.
+    What was missed, or is late before it was born, has no run, so no `run_id`; nor has an outgrown job.
     """
 
     event_id: int

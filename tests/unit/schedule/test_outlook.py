@@ -26,12 +26,13 @@ def codes(schedule: Schedule, now: datetime = NOW) -> list[str]:
         (cron("0 9 * * *"), 1, 1),
         (cron("*/15 * * * *"), 96, 96),
         (cron("0 9 * * MON-FRI"), 22 / 30, 1),
-        (cron("0 9,17 15 * *"), 2 / 30, 1),
+        (cron("0 9,17 15 * *"), 2 / 30, 2),  # the day that has begun is counted whole
         (every("1h"), 24, 24),
         (every("10s"), 8640, 8640),
         (rrule("FREQ=WEEKLY;BYHOUR=8,9,10", start="2026-06-16T00:00"), 15 / 30, 3),
         (at("2026-06-20T00:00:00Z"), 1 / 30, 1),
         (at("2020-06-20T00:00:00Z"), 0, 0),
+        (at("2026-06-15T09:00:00Z"), 0, 0),  # this morning
     ],
 )
 def test_the_next_thirty_days(schedule: Schedule, average: float, most: int) -> None:
@@ -43,6 +44,12 @@ def test_the_next_thirty_days(schedule: Schedule, average: float, most: int) -> 
 def test_the_busiest_day_is_a_day_of_the_zone() -> None:
     found = outlook(cron("0 * * * *", tz=NEW_YORK), utc("2026-10-20T00:00"))
     assert found.busiest_day == 25
+
+
+def test_no_average_is_above_the_busiest_day() -> None:
+    found = outlook(cron("*/30 * * * *", tz="Europe/Paris"), utc("2026-10-24T23:30"))  # the day of 25 hours has begun
+    assert found.fires_per_day == pytest.approx((50 + 29 * 48) / 30)
+    assert found.busiest_day == 50
 
 
 def test_of_a_delay_nothing_is_known() -> None:
