@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 EXAMPLES: Final = int(os.environ.get("BELLRINGER_EXAMPLES", "0"))
 STEPS: Final = 40
-WRITTEN: Final = """
-    select array[(select count(*) from runs), (select count(*) from gaps), (select count(*) from backfills),
+WRITTEN: Final = """  -- that a catch-up's job is gone, anybody may write down: that expects a state, and no lease
+    select array[(select count(*) from runs), (select count(*) from gaps where reason <> 'deleted'),
+                 (select sum(1 + made + passed) from backfills)::bigint,
                  (select sum(extract(epoch from next_at)) from cohorts)::bigint]"""
 TABLES: Final = (
     "jobs", "job_revisions", "cohorts", "members", "timers", "runs", "queue", "attempts", "gaps", "backfills",
@@ -336,7 +337,7 @@ def engine(bellringer_server: TestServer) -> Iterator[type[Engine]]:
 
 def test_every_occurrence_is_accounted_for_whatever_happens(engine: type[Engine]) -> None:
     chosen = settings(
-        max_examples=EXAMPLES or 120,
+        max_examples=EXAMPLES or 100,
         stateful_step_count=STEPS,
         derandomize=not EXAMPLES,
         database=None,
