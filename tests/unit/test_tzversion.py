@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tzdata  # type: ignore[import-untyped]
 
 from bellringer.schedule.tzversion import Rules, installed
 
@@ -53,7 +54,6 @@ def test_zones_without_a_version_are_told_by_their_content(folder: Path, text: s
 
 
 def test_without_such_a_folder_it_is_the_package(tmp_path: Path) -> None:
-    tzdata = pytest.importorskip("tzdata")
     zoneinfo.reset_tzpath(to=[str(tmp_path)])
     try:
         assert installed() == tzdata.IANA_VERSION

@@ -55,7 +55,7 @@ async def backfill(store: Store, names: Names, holding: Holding, now: datetime, 
     turn.more = False
     found = await backfills.unended(store, sorted(holding.tokens), turn.after, MOST_LOOKED)
     turn.after = found[-1].backfill_id if len(found) == MOST_LOOKED else 0
-    for gone in (b for b in found if b.job_deleted):  # without the fence: whoever sees it may say it, and once is enough
+    for gone in (b for b in found if b.job_deleted):  # no fence: whoever sees it may say it, and once is enough
         await backfills.end(store, gone.backfill_id, gone.tenant_id, "deleted", "the job was deleted")
     live = [b for b in found if b.state == "running" and not b.job_paused and not b.job_deleted]
     schedules = await names.schedules({number for b in live for number in b.schedule_ids})

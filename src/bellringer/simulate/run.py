@@ -67,12 +67,10 @@ async def asimulate(
     """
     since, until = _span(start, end)
     faults = choose_faults(since, until, given=outage, outages=outages, crashes=crashes, seed=seed)
-    if not 1 <= slots <= MOST_SLOTS:
-        raise InvalidInput(f"slots must be from 1 to {MOST_SLOTS:,}, not {slots}", pointer="/slots", code="limit")
+    _check_slots(slots)
     lengths = _lengths(app, duration, durations or {})
-    clock = SystemClock()
+    clock, stage = SystemClock(), Stage(app, dsn)
     began = clock.monotonic()
-    stage = Stage(app, dsn)
     with _seeded(seed):
         await stage.open(since - BEFORE)
         try:
@@ -95,6 +93,11 @@ async def asimulate(
         steps=simulation.steps,
         seconds=clock.monotonic() - began,
     )
+
+
+def _check_slots(slots: int) -> None:
+    if not 1 <= slots <= MOST_SLOTS:
+        raise InvalidInput(f"slots must be from 1 to {MOST_SLOTS:,}, not {slots}", pointer="/slots", code="limit")
 
 
 def _span(start: datetime | str, end: datetime | str) -> tuple[datetime, datetime]:
