@@ -9,6 +9,7 @@ from hypothesis import settings
 
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
+from bellringer.store.scope import open_tenants
 from bellringer.testing.server import TestServer
 
 settings.register_profile("shared machine", deadline=None)  # another process may take the core at any moment
@@ -25,6 +26,14 @@ async def dsn(bellringer_server: TestServer) -> AsyncIterator[str]:
 @pytest.fixture
 async def store(dsn: str) -> AsyncIterator[Store]:
     opened = await Store.open(dsn)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def tenants(dsn: str) -> AsyncIterator[Store]:
+    """What the API reaches the database by for its callers."""
+    opened = await open_tenants(dsn)
     yield opened
     await opened.close()
 

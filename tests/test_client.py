@@ -29,9 +29,9 @@ from bellringer.store.pool import Store
 
 
 @pytest.fixture
-async def url(store: Store, names: Names) -> AsyncIterator[str]:
+async def url(store: Store, names: Names, tenants: Store) -> AsyncIterator[str]:
     """A real server on a free port, in this test's own loop."""
-    app = create_app(store, names, version="1.2.3", clock=SystemClock())
+    app = create_app(store, names, tenants, version="1.2.3", clock=SystemClock())
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
         serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -26,6 +26,7 @@ from bellringer.store.leases import PostgresLeases
 from bellringer.store.migrate import require_current
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
+from bellringer.store.scope import open_tenants
 from bellringer.store.wakeups import Wakeups
 from bellringer.telemetry import log
 from bellringer.worker.service import Observer, Worker, WorkerSettings
@@ -70,12 +71,17 @@ def run_server(
 
     async def main(stop: asyncio.Event) -> None:
         async with _opened(config, "bellringer server") as store:
-            clock = SystemClock()
-            api = create_app(store, Names(store), version=version(), clock=clock, wakeups=Wakeups(store, clock))
-            parts = [_serve(api, listening, stop)]
-            if with_scheduler:
-                parts.append(_scheduler(config, store).run(stop))
-            await _together(stop, parts, patience=CONNECTIONS_END + PATIENCE)
+            tenants = await open_tenants(config.require_dsn(), size=config.pool_size, name="bellringer api")
+            try:
+                clock = SystemClock()
+                wakeups = Wakeups(store, clock)
+                api = create_app(store, Names(store), tenants, version=version(), clock=clock, wakeups=wakeups)
+                parts = [_serve(api, listening, stop)]
+                if with_scheduler:
+                    parts.append(_scheduler(config, store).run(stop))
+                await _together(stop, parts, patience=CONNECTIONS_END + PATIENCE)
+            finally:
+                await tenants.close()
 
     _run(config, main, with_parent=with_parent)
 

@@ -22,9 +22,9 @@ Work = Callable[[Ending | None], Awaitable[int]]
 
 
 @pytest.fixture
-async def api(store: Store, names: Names) -> AsyncIterator[httpx2.AsyncClient]:
+async def api(store: Store, names: Names, tenants: Store) -> AsyncIterator[httpx2.AsyncClient]:
     clock = SystemClock()
-    app = create_app(store, names, version="1.2.3", clock=clock, wakeups=Wakeups(store, clock))
+    app = create_app(store, names, tenants, version="1.2.3", clock=clock, wakeups=Wakeups(store, clock))
     transport = httpx2.ASGITransport(app=app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://test", timeout=20) as client:
         yield client

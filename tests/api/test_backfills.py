@@ -90,7 +90,7 @@ async def test_a_backfill_is_worked_off(api: httpx2.AsyncClient, fill: Pass, wor
         "reprocess": "none",
         "parallelism": 4,
         "rate": None,
-        "who": "api",
+        "who": "local",
     }
     assert (made["total"], made["made"], made["running"], made["cursor"]) == (6, 0, 0, None)
     assert await fill() == 4

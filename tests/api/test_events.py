@@ -210,9 +210,9 @@ async def test_the_client_knows_the_same_words(api: httpx2.AsyncClient, store: S
 
 
 @pytest.fixture
-async def url(store: Store, names: Names) -> AsyncIterator[str]:
+async def url(store: Store, names: Names, tenants: Store) -> AsyncIterator[str]:
     """A real server on a free port, in this test's own loop."""
-    app = create_app(store, names, version="1.2.3", clock=SystemClock())
+    app = create_app(store, names, tenants, version="1.2.3", clock=SystemClock())
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
         serving = asyncio.create_task(server.serve(sockets=[listener]))

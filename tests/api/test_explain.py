@@ -39,7 +39,7 @@ async def test_a_job_tells_why_it_does_not_run(api: httpx2.AsyncClient, work: Wo
     assert found["next_at"].endswith("-01-01T02:30:00Z")
     paused = found["reasons"][0]
     assert (paused["code"], paused["holds"], paused["fix"]) == ("job_paused", True, "bellringer jobs resume 'a/b c'")
-    assert paused["text"].startswith("paused by api ")
+    assert paused["text"].startswith("paused by local ")
     assert paused["text"].endswith(" (INC-42), until resumed")
     assert [(r["code"], r["holds"]) for r in found["reasons"][1:]] == [
         ("shard_unheld", True),
@@ -82,9 +82,9 @@ async def test_what_is_not_there_cannot_be_explained(api: httpx2.AsyncClient, pa
 
 
 @pytest.fixture
-async def url(store: Store, names: Names) -> AsyncIterator[str]:
+async def url(store: Store, names: Names, tenants: Store) -> AsyncIterator[str]:
     """A real server on a free port, in this test's own loop."""
-    app = create_app(store, names, version="1.2.3", clock=SystemClock())
+    app = create_app(store, names, tenants, version="1.2.3", clock=SystemClock())
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
@@ -106,7 +106,7 @@ async def test_the_command_line_tells_reasons_and_fixes(api: httpx2.AsyncClient,
     await _create(api, schedule={"cron": "30 2 1 1 *"})
     await api.post("/api/v1/jobs/a%2Fb%20c/pause", json={"reason": "INC-42"})
     first, paused, unheld, fine, coming = (await _call("why", "a/b c", "--url", url)).splitlines()
-    assert first.startswith("a/b c: paused by api ")
+    assert first.startswith("a/b c: paused by local ")
     assert first.endswith("(INC-42), until resumed")
     assert paused.startswith("  ✕ the job is paused ")
     assert paused.endswith("   fix: bellringer jobs resume 'a/b c'")

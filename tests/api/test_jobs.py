@@ -159,7 +159,7 @@ async def test_pause_and_resume(api: httpx2.AsyncClient, store: Store) -> None:
     assert paused.status_code == 200
     document = paused.json()
     assert document["paused"]["reason"] == "INC-42"
-    assert document["paused"]["by"] == "api"
+    assert document["paused"]["by"] == "local"
     left = datetime.fromisoformat(document["paused"]["until"]) - await store.now()
     assert timedelta(minutes=119) < left <= timedelta(hours=2)
     assert document["next_at"] is None

@@ -29,8 +29,10 @@ async def test_alive_and_ready(api: httpx2.AsyncClient) -> None:
     assert (await api.head("/readyz")).status_code == 200
 
 
-async def test_not_ready_before_the_process_is_or_without_its_schema(store: Store, names: Names) -> None:
-    app = create_app(store, names, version="1", clock=SystemClock(), ready=lambda: False)
+async def test_not_ready_before_the_process_is_or_without_its_schema(
+    store: Store, names: Names, tenants: Store
+) -> None:
+    app = create_app(store, names, tenants, version="1", clock=SystemClock(), ready=lambda: False)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://test") as api:
         waiting = await api.get("/readyz")
         assert (waiting.status_code, waiting.json()["checks"]["process"]) == (503, "starting")

@@ -21,8 +21,8 @@ Ask = Callable[..., Awaitable[tuple[str, str]]]
 
 
 @pytest.fixture
-async def url(store: Store, names: Names) -> AsyncIterator[str]:
-    app = create_app(store, names, version="1.2.3", clock=SystemClock())
+async def url(store: Store, names: Names, tenants: Store) -> AsyncIterator[str]:
+    app = create_app(store, names, tenants, version="1.2.3", clock=SystemClock())
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
         serving = asyncio.create_task(server.serve(sockets=[listener]))

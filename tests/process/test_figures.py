@@ -115,7 +115,7 @@ async def test_every_figure_moves_when_what_it_names_happens(
     assert all(ids <= line.keys() for line in ended)
 
 
-async def test_gauges_tell_what_the_database_holds(store: Store, names: Names) -> None:
+async def test_gauges_tell_what_the_database_holds(store: Store, names: Names, tenants: Store) -> None:
     await lose_a_run(store, names)
     await send(store, names, Order(task="good", pool="long"), tenant_id=1)
     await register(store, names, [Definition(name="j", task="good", schedules=(every("1s"),))], tenant_id=1, who="me")
@@ -123,7 +123,7 @@ async def test_gauges_tell_what_the_database_holds(store: Store, names: Names) -
     await store.pool.execute("update queue set available_at = now() - interval '20 s' where worker_id is null")
     from httpx2 import ASGITransport, AsyncClient
 
-    app = create_app(store, names, version="1", clock=CLOCK)
+    app = create_app(store, names, tenants, version="1", clock=CLOCK)
     async with AsyncClient(transport=ASGITransport(app=app), base_url="http://test") as client:
         text = (await client.get("/metrics")).text
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -33,11 +32,14 @@ from bellringer.api import (
     problems,
     runs,
 )
-from bellringer.api.calls import PATIENCE, Call, Handler, Service, reply
+from bellringer.api.calls import PATIENCE, Call, Service, reply
+from bellringer.api.door import Door
+from bellringer.api.operations import Operation, operation
 from bellringer.api.problems import Refused
 from bellringer.clock import Clock
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
+from bellringer.store.scope import ScopedStore
 from bellringer.store.wakeups import Wakeups
 from bellringer.telemetry import log
 from bellringer.wire.answers import Index
@@ -47,8 +49,9 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _CHANGES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _ROUTE: Final = "bellringer.route"  # the template of a request's route, in its scope
+_REQUEST: Final = "bellringer.request"  # its id
 
-ROUTES: Final[Mapping[str, Mapping[str, Handler]]] = {
+ROUTES: Final[Mapping[str, Mapping[str, Operation]]] = {
     f"{PREFIX}/jobs": {"GET": jobs.listing, "POST": jobs.create},
     f"{PREFIX}/jobs/execute": {"POST": runs.execute},
     f"{PREFIX}/jobs/{{id}}": {"GET": jobs.get, "PATCH": jobs.change, "DELETE": jobs.delete},
@@ -88,35 +91,49 @@ ROUTES: Final[Mapping[str, Mapping[str, Handler]]] = {
 }
 
 
-async def _index(paths: list[str], call: Call) -> Response:
-    """The address that a start prints answers with what is there."""
-    call.query()
-    return reply(Index(name="bellringer", version=call.service.version, paths=paths))
-
-
 def create_app(
     store: Store,
     names: Names,
+    tenants: Store,
     *,
     version: str,
     clock: Clock,
+    door: Door | None = None,
+    replica: Store | None = None,
     wakeups: Wakeups | None = None,
-    tenant: str = "default",
     ready: Callable[[], bool] = lambda: True,
 ) -> Starlette:
-    """The whole API over one store; `ready` says whether the rest of the process has started."""
+    """The whole API; `ready` says whether the rest of the process has started. Without a door nobody has to log in."""
     service = Service(
-        store=store, names=names, version=version, clock=clock, wakeups=wakeups, tenant=tenant, ready=ready
+        store=store,
+        tenants=tenants,
+        replica=replica,
+        names=names,
+        version=version,
+        clock=clock,
+        wakeups=wakeups,
+        ready=ready,
     )
-    table = {**ROUTES, "/metrics": {"GET": metrics.Gauges(service).scrape}}
-    table["/"] = {"GET": partial(_index, sorted(table))}
+    table = {**ROUTES, "/metrics": {"GET": metrics.scraping(service)}}
+    table["/"] = {"GET": _index(sorted(table))}
+    door = door or Door(store, names)
     app = Starlette(
-        routes=[Route(path, _Endpoint(service, path, handlers), methods=None) for path, handlers in table.items()],
+        routes=[Route(path, _Endpoint(service, door, path, at), methods=None) for path, at in table.items()],
         middleware=[Middleware(Attendant, clock=clock)],
         exception_handlers={HTTPException: _pass_on},
     )
     app.router.redirect_slashes = False
     return app
+
+
+def _index(paths: list[str]) -> Operation:
+    @operation("service", role=None, answers={200: Index})
+    async def index(call: Call) -> Response:
+        """What is here."""
+        call.query()
+        return reply(Index(name="bellringer", version=call.service.version, paths=paths))
+
+    return index
 
 
 async def _pass_on(_request: Request, error: Exception) -> Response:
@@ -127,31 +144,49 @@ async def _pass_on(_request: Request, error: Exception) -> Response:
 class _Endpoint:
     """One path with its methods; knowing all of them, it can say which are allowed."""
 
-    def __init__(self, service: Service, path: str, handlers: Mapping[str, Handler]) -> None:
+    def __init__(self, service: Service, door: Door, path: str, operations: Mapping[str, Operation]) -> None:
         self._service = service
+        self._door = door
         self._path = path
-        self._handlers = handlers
-        self._allowed = ", ".join(sorted({*handlers, *(["HEAD"] if "GET" in handlers else [])}))
+        self._operations = operations
+        self._allowed = ", ".join(sorted({*operations, *(["HEAD"] if "GET" in operations else [])}))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope[_ROUTE] = self._path
         method = scope["method"]
-        handler = self._handlers.get("GET" if method == "HEAD" else method)
-        if handler is None:
-            detail = "this path does not take that method"
+        operation = self._operations.get("GET" if method == "HEAD" else method)
+        if operation is None:
             raise Refused(
                 405,
                 "method_not_allowed",
-                detail,
+                "this path does not take that method",
                 hint=f"use {self._allowed}",
                 headers={"Allow": self._allowed},
             )
         async with asyncio.timeout(bodies.PATIENCE + PATIENCE) as deadline:
-            call = Call(self._service, Request(scope, receive), deadline)
+            call = await self._admit(Request(scope, receive), operation, deadline)
             if method not in _CHANGES:
                 call.hurry()
-            response = await handler(call)
+            response = await operation.handler(call)
         await response(scope, receive, send)
+
+    async def _admit(self, request: Request, operation: Operation, deadline: asyncio.Timeout) -> Call:
+        service, request_id = self._service, request.scope[_REQUEST]
+        caller = await self._door.admit(request, operation)
+        is_change = request.method in _CHANGES
+        actor = caller.actor(request_id) if is_change else None
+        store = ScopedStore(service.tenants, caller.tenant_id, actor)
+        reads = store if service.replica is None else ScopedStore(service.replica, caller.tenant_id, None)
+        return Call(
+            service=service,
+            request=request,
+            deadline=deadline,
+            operation=operation,
+            caller=caller,
+            store=store,
+            reads=reads,
+            request_id=request_id,
+        )
 
 
 class Attendant:
@@ -166,7 +201,7 @@ class Attendant:
             await self._app(scope, receive, send)
             return
         started = self._clock.monotonic()
-        request_id = _request_id(scope)
+        request_id = scope[_REQUEST] = _request_id(scope)
         status = 0
 
         async def tagged(message: Message) -> None:

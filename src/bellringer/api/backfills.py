@@ -6,13 +6,14 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, Final
-from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
 import msgspec
 from starlette.responses import Response
 
-from bellringer.api.calls import WHO, BigInt, Call, cursor_to, find_job, no_job, reply
+from bellringer.access import Role
+from bellringer.api.calls import BigInt, Call, cursor_to, find_job, no_job, reply
+from bellringer.api.operations import CURSOR, LIMIT, operation, string
 from bellringer.errors import Conflict, InvalidInput, NotFound
 from bellringer.lifecycle import backfill
 from bellringer.lifecycle.backfill import Estimate, Wish
@@ -46,11 +47,18 @@ class BackfillMark(msgspec.Struct, frozen=True, array_like=True):
     backfill_id: BigInt
 
 
+@operation(
+    "backfills",
+    role=Role.OPERATOR,
+    answers={200: BackfillPlan, 202: Backfill},
+    body=BackfillRequest,
+    problems=(404, 409),
+)
 async def create(call: Call) -> Response:
     """200 with the plan of a dry run, or 202 with the backfill."""
     request = await call.body(BackfillRequest)
     _check_terms(request)
-    tenant_id = await call.tenant_id()
+    tenant_id = call.tenant_id
     job = await jobs.get(call.store, await find_job(call, request.job), tenant_id)
     if job is None:
         raise no_job()
@@ -66,7 +74,7 @@ async def create(call: Call) -> Response:
         rate=request.rate,
         plan=request.plan,
         tenant_id=tenant_id,
-        who=WHO,
+        who=call.who,
     )
     return await _backfill(call, number, 202, Location=f"{PREFIX}/backfills/{encode_backfill(number)}")
 
@@ -130,37 +138,47 @@ def _plan(wish: Wish, found: Estimate) -> BackfillPlan:
     )
 
 
+@operation(
+    "backfills",
+    role=Role.VIEWER,
+    answers={200: BackfillPage},
+    query=(LIMIT, CURSOR, string("job", "only those of this job, by id or name")),
+    problems=(404,),
+)
 async def listing(call: Call) -> Response:
     """The newest first; `job` keeps to those of one."""
-    query = call.query("limit", "cursor", "job")
+    query = call.query()
     job_id = await find_job(call, query["job"]) if "job" in query else None
     limit, of = call.limit(), f"backfills {job_id or ''}"
     mark = call.cursor(of, BackfillMark)
     before = mark.backfill_id if mark else None
-    found = await backfills.listing(call.store, await call.tenant_id(), job_id, before, limit + 1)
+    found = await backfills.listing(call.store, call.tenant_id, job_id, before, limit + 1)
     following = cursor_to(of, BackfillMark(found[limit - 1].backfill_id)) if len(found) > limit else None
     items = [BackfillItem(**_fields(b)) for b in found[:limit]]
     return reply(BackfillPage(items=items, next_cursor=following))
 
 
+@operation("backfills", role=Role.VIEWER, answers={200: Backfill})
 async def get(call: Call) -> Response:
     call.query()
     return await _backfill(call, _number(call))
 
 
+@operation("backfills", role=Role.OPERATOR, answers={200: Backfill}, body=Empty, optional=True, problems=(409,))
 async def pause(call: Call) -> Response:
-    await call.body(Empty, optional=True)
+    await call.body(Empty)
     return await _steer(call, backfills.pause, "paused")
 
 
+@operation("backfills", role=Role.OPERATOR, answers={200: Backfill}, body=Empty, optional=True, problems=(409,))
 async def resume(call: Call) -> Response:
-    await call.body(Empty, optional=True)
+    await call.body(Empty)
     return await _steer(call, backfills.resume, "running")
 
 
 async def _steer(call: Call, act: Callable[..., Awaitable[bool]], into: str) -> Response:
     """Repeating it changes nothing more; what has ended stays as it is."""
-    number, tenant_id = _number(call), await call.tenant_id()
+    number, tenant_id = _number(call), call.tenant_id
     if not await act(call.store, number, tenant_id):
         stored = await backfills.get(call.store, number, tenant_id)
         if stored is not None and stored.state != into:
@@ -168,23 +186,24 @@ async def _steer(call: Call, act: Callable[..., Awaitable[bool]], into: str) -> 
     return await _backfill(call, number)
 
 
+@operation("backfills", role=Role.OPERATOR, answers={200: Backfill}, body=CancelRequest, optional=True, problems=(409,))
 async def cancel(call: Call) -> Response:
     """It makes no more runs, what waits of it is cancelled, what runs finishes."""
-    request = await call.body(CancelRequest, optional=True)
+    request = await call.body(CancelRequest)
     reason = note(request.reason, what="reason") or "cancelled by request"
     number = _number(call)
-    state = await backfills.end(call.store, number, await call.tenant_id(), "cancelled", reason)
+    state = await backfills.end(call.store, number, call.tenant_id, "cancelled", reason)
     if state == "done":
         raise Conflict("the backfill is done already", hint="cancel its runs one by one")
     return await _backfill(call, number)
 
 
 def _number(call: Call) -> int:
-    return decode_backfill(unquote(call.request.path_params["id"]))
+    return decode_backfill(call.part("id"))
 
 
 async def _backfill(call: Call, number: int, status: int = 200, **headers: str) -> Response:
-    tenant_id = await call.tenant_id()
+    tenant_id = call.tenant_id
     stored = await backfills.get(call.store, number, tenant_id)
     if stored is None:
         raise NotFound("there is no such backfill")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from datetime import date
 from typing import Any, Final
-from urllib.parse import unquote
 
 import msgspec
 from starlette.responses import Response
 
-from bellringer.api.calls import WHO, Call, cursor_to, reply
+from bellringer.access import Role
+from bellringer.api.calls import Call, cursor_to, reply
+from bellringer.api.operations import CURSOR, LIMIT, operation
 from bellringer.errors import InvalidInput
 from bellringer.jobs import check_name
 from bellringer.lifecycle import calendars as lifecycle
@@ -36,44 +37,48 @@ class CalendarMark(msgspec.Struct, frozen=True, array_like=True):
         check_name(self.name)  # a forged one may hold what the database cannot
 
 
+@operation("calendars", role=Role.EDITOR, answers={200: wire.Calendar}, body=CalendarRequest)
 async def put(call: Call) -> Response:
     """200 with the calendar; while some of its jobs are outdated, whoever repeats the call lets more of them follow."""
     request = await call.body(CalendarRequest)
-    name, tenant_id = check_name(unquote(call.request.path_params["name"]), pointer=""), await call.tenant_id()
+    name, tenant_id = check_name(call.part("name"), pointer=""), call.tenant_id
     calendar = _calendar(name, request, (await call.store.now()).date())
-    await lifecycle.put(call.store, calendar, tenant_id=tenant_id, who=WHO)
-    if await lifecycle.follow(call.store, call.names, name, tenant_id=tenant_id, who=WHO, most=FOLLOWING):
+    await lifecycle.put(call.store, calendar, tenant_id=tenant_id, who=call.who)
+    if await lifecycle.follow(call.store, call.names, name, tenant_id=tenant_id, who=call.who, most=FOLLOWING):
         await call.service.wake(HANDS)
     return await _reply(call, name)
 
 
+@operation("calendars", role=Role.VIEWER, answers={200: wire.CalendarPage}, query=(LIMIT, CURSOR))
 async def listing(call: Call) -> Response:
     """All calendars by their names."""
-    call.query("limit", "cursor")
+    call.query()
     limit = call.limit()
     mark = call.cursor("calendars", CalendarMark)
-    found = await calendars.listing(call.store, await call.tenant_id(), mark.name if mark else None, limit + 1)
+    found = await calendars.listing(call.store, call.tenant_id, mark.name if mark else None, limit + 1)
     following = cursor_to("calendars", CalendarMark(found[limit - 1].calendar.name)) if len(found) > limit else None
     today = (await call.store.now()).date()
     items = [wire.CalendarItem(**_fields(kept, today)) for kept in found[:limit]]
     return reply(wire.CalendarPage(items=items, next_cursor=following))
 
 
+@operation("calendars", role=Role.VIEWER, answers={200: wire.Calendar})
 async def get(call: Call) -> Response:
     call.query()
     return await _reply(call, _name(call))
 
 
+@operation("calendars", role=Role.EDITOR, answers={204: None}, problems=(409,))
 async def delete(call: Call) -> Response:
     """409 while jobs use it."""
-    await lifecycle.drop(call.store, _name(call), tenant_id=await call.tenant_id())
+    await lifecycle.drop(call.store, _name(call), tenant_id=call.tenant_id)
     return Response(status_code=204)
 
 
 def _name(call: Call) -> str:
     """The calendar that the path names; what is no name is, as any unknown one, not found."""
     try:
-        return check_name(unquote(call.request.path_params["name"]))
+        return check_name(call.part("name"))
     except InvalidInput:
         raise no_calendar() from None
 
@@ -114,7 +119,7 @@ def _weekday(text: str) -> int:
 
 
 async def _reply(call: Call, name: str) -> Response:
-    kept = await calendars.get(call.store, await call.tenant_id(), name)
+    kept = await calendars.get(call.store, call.tenant_id, name)
     if kept is None:
         raise no_calendar()
     today = (await call.store.now()).date()

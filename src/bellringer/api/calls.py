@@ -6,7 +6,7 @@ import asyncio
 import base64
 import binascii
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -18,7 +18,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from bellringer.access import Caller
 from bellringer.api.bodies import JSON, read_document
+from bellringer.api.operations import Operation
 from bellringer.api.problems import Refused
 from bellringer.clock import Clock
 from bellringer.errors import InvalidInput, NotFound
@@ -27,13 +29,13 @@ from bellringer.runs import RunKey, decode_id
 from bellringer.store import jobs
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
+from bellringer.store.scope import ScopedStore
 from bellringer.store.wakeups import Wakeups
 from bellringer.wire import read
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 PATIENCE: Final = 9.0  # seconds to answer: less than clients wait, so that they learn the reason
-WHO: Final = "api"  # until callers have names
 DEFAULT_LIMIT: Final = 50
 LIMITS: Final = range(1, 201)
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
@@ -42,14 +44,15 @@ _LARGEST: Final = (1 << 63) - 1  # what the database can count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """What all requests share."""
+    """What all requests share. `store` sees all; what serves one tenant goes through `tenants` (see store.scope)."""
 
     store: Store
+    tenants: Store
+    replica: Store | None  # of the same kind as `tenants`, for lists and history
     names: Names
     version: str
     clock: Clock
     wakeups: Wakeups | None
-    tenant: str
     ready: Callable[[], bool]
 
     async def wake(self, channel: str, payload: str = "") -> None:
@@ -58,47 +61,61 @@ class Service:
             await self.wakeups.send(channel, payload)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One request."""
+    """One request, of a caller who is known and may ask for it."""
 
     service: Service
     request: Request
     deadline: asyncio.Timeout
+    operation: Operation
+    caller: Caller
+    store: ScopedStore  # decisions and changes
+    reads: Store  # lists and history: they may lag behind a little
+    request_id: str
 
     def hurry(self) -> None:
         """All that the caller had to send is here: from now on it is the server's time that counts."""
         self.deadline.reschedule(asyncio.get_running_loop().time() + PATIENCE)
 
     @property
-    def store(self) -> Store:
-        return self.service.store
-
-    @property
     def names(self) -> Names:
         return self.service.names
 
-    async def tenant_id(self) -> int:
-        return await self.service.names.tenant_id(self.service.tenant)
+    @property
+    def tenant_id(self) -> int:
+        return self.caller.tenant_id
 
-    async def document(self, *media: str, optional: bool = False) -> dict[str, Any]:
-        document = await read_document(self.request, media=media or (JSON,), optional=optional)
+    @property
+    def who(self) -> str:
+        return self.caller.who
+
+    def part(self, name: str) -> str:
+        """A part of the path, as it was meant."""
+        return unquote(self.request.path_params[name])
+
+    async def document(self) -> dict[str, Any]:
+        """The body, read as the operation declares it."""
+        terms = self.operation
+        document = await read_document(self.request, media=tuple(terms.media), optional=terms.optional)
         self.hurry()
         return document
 
-    async def body(self, shape: type[S], *, optional: bool = False) -> S:
-        return read(shape, await self.document(optional=optional))
+    async def body(self, shape: type[S]) -> S:
+        assert shape is self.operation.body, "the operation declares another body than its handler reads"
+        return read(shape, await self.document())
 
     async def job_id(self) -> UUID:
         """The job that the path names, by its id or its name."""
-        return await find_job(self, unquote(self.request.path_params["id"]))
+        return await find_job(self, self.part("id"))
 
     def run_key(self) -> RunKey:
         """The run that the path names."""
-        return run_key(unquote(self.request.path_params["id"]))
+        return run_key(self.part("id"))
 
-    def query(self, *known: str) -> Mapping[str, str]:
+    def query(self) -> Mapping[str, str]:
         """The query's parameters; unknown ones are refused: a misspelt filter would filter nothing."""
+        known = [query.name for query in self.operation.query]
         given = dict(self.request.query_params)
         for name, value in given.items():
             if name not in known:
@@ -131,7 +148,6 @@ class Call:
         return mark
 
 
-Handler = Callable[[Call], Awaitable[Response]]
 BigInt = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
 
 
@@ -191,7 +207,7 @@ async def find_job(call: Call, text: str) -> UUID:
         return UUID(text)
     try:
         name = check_name(text)
-        found = await jobs.find(call.store, await call.tenant_id(), name)
+        found = await jobs.find(call.store, call.tenant_id, name)
     except InvalidInput:
         found = None
     if found is None:

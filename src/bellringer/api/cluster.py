@@ -6,8 +6,10 @@ from typing import Final
 
 from starlette.responses import Response
 
+from bellringer.access import Role
 from bellringer.api import documents
 from bellringer.api.calls import Call, reply
+from bellringer.api.operations import operation
 from bellringer.errors import InvalidInput
 from bellringer.jobs import check_name
 from bellringer.schedule import Schedule, outlook, parse, preview, resolved, seeded, to_document
@@ -18,17 +20,19 @@ from bellringer.wire import Cluster, Occurrence, Preview, PreviewRequest, Remark
 FARTHEST_LOOK: Final = range(1, 101)
 
 
+@operation("cluster", role=Role.VIEWER, answers={200: Workers})
 async def list_workers(call: Call) -> Response:
     call.query()
-    return reply(Workers(items=[documents.worker(w) for w in await workers.listing(call.store)]))
+    return reply(Workers(items=[documents.worker(w) for w in await workers.listing(call.service.store)]))
 
 
+@operation("cluster", role=Role.VIEWER, answers={200: Cluster})
 async def get_cluster(call: Call) -> Response:
     call.query()
-    nodes = [documents.node(n) for n in await leases.nodes(call.store)]
-    table = [documents.lease(row) for row in await leases.table(call.store)]
+    nodes = [documents.node(n) for n in await leases.nodes(call.service.store)]
+    table = [documents.lease(row) for row in await leases.table(call.service.store)]
     held = sum(row.holder is not None for row in table)
-    async with call.store.pool.acquire() as connection:
+    async with call.service.store.pool.acquire() as connection:
         schema = await migrate.status(connection)
     skew = call.service.clock.now() - await call.store.now()
     return reply(
@@ -42,6 +46,7 @@ async def get_cluster(call: Call) -> Response:
     )
 
 
+@operation("service", role=Role.VIEWER, answers={200: Version})
 async def get_version(call: Call) -> Response:
     call.query()
     return reply(Version(version=call.service.version))
@@ -50,12 +55,13 @@ async def get_version(call: Call) -> Response:
 async def _resolved(call: Call, schedule: Schedule) -> Schedule:
     """With the days off that it names, as they are now."""
     try:
-        return resolved(schedule, await calendars.current(call.store, await call.tenant_id(), [schedule]))
+        return resolved(schedule, await calendars.current(call.store, call.tenant_id, [schedule]))
     except InvalidInput as error:
         error.pointer = f"/schedule{error.pointer}"
         raise
 
 
+@operation("schedules", role=Role.VIEWER, answers={200: Preview}, body=PreviewRequest)
 async def preview_schedule(call: Call) -> Response:
     """What a schedule means, and when it fires next; nothing is stored."""
     request = await call.body(PreviewRequest)
@@ -63,7 +69,7 @@ async def preview_schedule(call: Call) -> Response:
         raise InvalidInput(f"n must be from {FARTHEST_LOOK[0]} to {FARTHEST_LOOK[-1]}", pointer="/n", code="limit")
     schedule = await _resolved(call, parse(request.schedule))
     if request.job is not None:
-        schedule = seeded(schedule, f"{await call.tenant_id()}:{check_name(request.job, pointer='/job')}")
+        schedule = seeded(schedule, f"{call.tenant_id}:{check_name(request.job, pointer='/job')}")
     if request.after is None:
         after = await call.store.now()
     else:

@@ -10,8 +10,10 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
+from bellringer.access import Role
 from bellringer.api import documents
 from bellringer.api.calls import BigInt, Call, cursor_to, find_job, no_job, reply
+from bellringer.api.operations import CURSOR, LIMIT, choice, operation, string
 from bellringer.durations import format_duration
 from bellringer.errors import InvalidInput
 from bellringer.lifecycle import watch
@@ -33,23 +35,36 @@ class EventMark(msgspec.Struct, frozen=True, array_like=True):
     event_id: BigInt
 
 
+@operation(
+    "events",
+    role=Role.VIEWER,
+    answers={200: EventPage},
+    query=(
+        LIMIT,
+        CURSOR,
+        choice("kind", "only those of this kind", list(Kind)),
+        string("job", "only those of this job, by id or name"),
+    ),
+    problems=(404,),
+)
 async def listing(call: Call) -> Response:
     """The newest events; `kind` and `job` keep to some."""
-    query = call.query("limit", "cursor", "kind", "job")
+    query = call.query()
     limit, kind, job = call.limit(), _kind(query.get("kind")), query.get("job")
     job_id = None if job is None else await find_job(call, job)
     of = f"events {kind or ''} {job_id or ''}"
     mark = call.cursor(of, EventMark)
     before = mark.event_id if mark else None
-    found = await events.newest(call.store, await call.tenant_id(), before, limit + 1, kind=kind, job_id=job_id)
+    found = await events.newest(call.store, call.tenant_id, before, limit + 1, kind=kind, job_id=job_id)
     following = cursor_to(of, EventMark(found[limit - 1].event_id)) if len(found) > limit else None
     return reply(EventPage(items=[_event(e) for e in found[:limit]], next_cursor=following))
 
 
+@operation("jobs", role=Role.VIEWER, answers={200: Baseline})
 async def baseline(call: Call) -> Response:
     """What is usual for a job."""
     call.query()
-    job_id, tenant_id, now = await call.job_id(), await call.tenant_id(), await call.store.now()
+    job_id, tenant_id, now = await call.job_id(), call.tenant_id, await call.store.now()
     found = await watch.baseline(call.store, call.names, job_id, now, tenant_id=tenant_id)
     if found is None:
         raise no_job()
@@ -65,9 +80,10 @@ async def baseline(call: Call) -> Response:
     )
 
 
+@operation("cluster", role=Role.VIEWER, answers={200: TzMoves}, query=(LIMIT,))
 async def tz_moves(call: Call) -> Response:
     """What new rules of the time zones have moved, the newest first."""
-    call.query("limit")
+    call.query()
     found = await tz.moves(call.store, call.limit())
     schedules = await call.names.schedules({moved.schedule_id for moved in found})
     followed = Counter(applied.rules.version for applied in (await tz.applied(call.store)).values())

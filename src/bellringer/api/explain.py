@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
+from bellringer.access import Role
 from bellringer.api.calls import Call, reply
+from bellringer.api.operations import operation, string
 from bellringer.lifecycle import explain
 from bellringer.lifecycle.explain import Explained
 from bellringer.wire import Explanation, Reason
 
 
+@operation("runs", role=Role.VIEWER, answers={200: Explanation})
 async def run(call: Call) -> Response:
     call.query()
-    return _reply(await explain.run(call.store, call.run_key(), tenant_id=await call.tenant_id()))
+    return _reply(await explain.run(call.store, call.run_key(), tenant_id=call.tenant_id))
 
 
+@operation(
+    "jobs",
+    role=Role.VIEWER,
+    answers={200: Explanation},
+    query=(string("at", "the occurrence to explain; without it, now"),),
+)
 async def why(call: Call) -> Response:
     """Why a job does not run now; with `at`, what became of that time."""
-    time = call.query("at").get("at")
+    time = call.query().get("at")
     job_id = await call.job_id()
-    return _reply(await explain.why(call.store, job_id, time, tenant_id=await call.tenant_id()))
+    return _reply(await explain.why(call.store, job_id, time, tenant_id=call.tenant_id))
 
 
 def _reply(found: Explained) -> Response:

@@ -11,8 +11,10 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
+from bellringer.access import Role
 from bellringer.api import documents
 from bellringer.api.calls import Call, reply
+from bellringer.api.operations import operation, string
 from bellringer.durations import format_duration, parse_duration
 from bellringer.errors import InvalidInput
 from bellringer.forecasting import Proposal, Tally, Window
@@ -30,11 +32,21 @@ USUAL_DAYS: Final = 7
 _DERIVED: Final = frozenset({"description", "jitter_by", "next_at", "revision", "updated_at"})
 
 
+@operation(
+    "schedules",
+    role=Role.VIEWER,
+    answers={200: wire.Forecast},
+    query=(
+        string("from", "the start; now, where it is not given"),
+        string("to", "the end: an instant, or a length of time"),
+        string("bucket", "the length of one bucket"),
+    ),
+)
 async def get(call: Call) -> Response:
     """The expected fires of the next time; `to` is an instant, or a length of time after `from`."""
-    query = call.query("from", "to", "bucket")
+    query = call.query()
     window = _window(query, await call.store.now())
-    found = await forecast.forecast(call.store, call.names, window, tenant_id=await call.tenant_id())
+    found = await forecast.forecast(call.store, call.names, window, tenant_id=call.tenant_id)
     return reply(_document(found))
 
 
@@ -117,7 +129,7 @@ async def dry_run(call: Call, job: jobs.Job, definition: Definition) -> Response
     days = int(text) if re.fullmatch("[0-9]{1,3}", text, re.ASCII) else 0
     if days not in DAYS:
         raise InvalidInput(f"days must be a number from {DAYS[0]} to {DAYS[-1]}", code="limit_range")
-    tenant_id = await call.tenant_id()
+    tenant_id = call.tenant_id
     [definition] = await register.as_stored(call.store, [definition], tenant_id=tenant_id)
     found = await forecast.dry_run(
         call.store, job, job.definition(), definition, timedelta(days=days), tenant_id=tenant_id

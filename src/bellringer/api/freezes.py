@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from typing import Any
-from urllib.parse import unquote
 
 import msgspec
 from msgspec import UNSET
 from starlette.responses import Response
 
+from bellringer.access import Role
 from bellringer.api.bodies import JSON, MERGE_PATCH
-from bellringer.api.calls import WHO, BigInt, Call, cursor_to, reply
+from bellringer.api.calls import BigInt, Call, cursor_to, reply
+from bellringer.api.operations import CURSOR, LIMIT, operation
 from bellringer.errors import Conflict, InvalidInput
 from bellringer.jobs import FARTHEST, check_name
 from bellringer.lifecycle import freeze
@@ -47,10 +48,11 @@ class FreezeMark(msgspec.Struct, frozen=True, array_like=True):
             raise ValueError("not a mark of ours")
 
 
+@operation("freezes", role=Role.OPERATOR, answers={201: Freeze}, body=FreezeRequest)
 async def create(call: Call) -> Response:
     request = await call.body(FreezeRequest)
     now = await call.store.now()
-    made = await freeze.freeze(call.store, _wish(request, now), now, tenant_id=await call.tenant_id(), who=WHO)
+    made = await freeze.freeze(call.store, _wish(request, now), now, tenant_id=call.tenant_id, who=call.who)
     return reply(await _counted(call, made, now), 201, Location=f"{PREFIX}/freezes/{encode_freeze(made.freeze_id)}")
 
 
@@ -80,13 +82,14 @@ def _read_end(value: str | float, start: datetime) -> datetime:
     return start + length
 
 
+@operation("freezes", role=Role.VIEWER, answers={200: FreezePage}, query=(LIMIT, CURSOR))
 async def listing(call: Call) -> Response:
     """What is to come and what holds first, then what is over, the latest first."""
-    call.query("limit", "cursor")
+    call.query()
     limit = call.limit()
     mark = call.cursor("freezes", FreezeMark)
     before = (mark.to_at, mark.freeze_id) if mark else None
-    found = await freezes.listing(call.store, await call.tenant_id(), before, limit + 1)
+    found = await freezes.listing(call.store, call.tenant_id, before, limit + 1)
     now = await call.store.now()
     following = None
     if len(found) > limit:
@@ -95,14 +98,18 @@ async def listing(call: Call) -> Response:
     return reply(FreezePage(items=[_freeze(f, now) for f in found[:limit]], next_cursor=following))
 
 
+@operation("freezes", role=Role.VIEWER, answers={200: Freeze})
 async def get(call: Call) -> Response:
     call.query()
     return reply(await _counted(call, await _find(call), await call.store.now()))
 
 
+@operation(
+    "freezes", role=Role.OPERATOR, answers={200: Freeze}, body=FreezePatch, media=(MERGE_PATCH, JSON), problems=(409,)
+)
 async def amend(call: Call) -> Response:
     """Another end, which may be a length of time from now, or another reason."""
-    patch = read(FreezePatch, await call.document(MERGE_PATCH, JSON))
+    patch = read(FreezePatch, await call.document())
     stored, now = await _find(call), await call.store.now()
     end = None
     if patch.to_at is not UNSET:
@@ -110,22 +117,23 @@ async def amend(call: Call) -> Response:
         end = g.take("/to", lambda: _read_end(patch.to_at, now), now)  # type: ignore[arg-type] # it is set
         g.done()
     reason = stored.reason if patch.reason is UNSET else note(patch.reason, what="reason")
-    tenant_id = await call.tenant_id()
+    tenant_id = call.tenant_id
     amended = await freeze.amend(call.store, stored, now, tenant_id=tenant_id, to_at=end, reason=reason)
     return reply(_freeze(amended, now))
 
 
+@operation("freezes", role=Role.OPERATOR, answers={200: Lifted}, problems=(409,))
 async def lift(call: Call) -> Response:
     """It ends now, and what it held goes at once."""
     stored, now = await _find(call), await call.store.now()
-    freed = await freeze.lift(call.store, stored.freeze_id, tenant_id=await call.tenant_id())
+    freed = await freeze.lift(call.store, stored.freeze_id, tenant_id=call.tenant_id)
     await call.service.wake(WORK, now.isoformat())
     return reply(Lifted(freed=freed, was_over=stored.to_at <= now))
 
 
 async def _find(call: Call) -> freezes.Freeze:
     """The freeze that the path names by its id, or by its name where one alone of that name is not over."""
-    text, tenant_id = unquote(call.request.path_params["id"]), await call.tenant_id()
+    text, tenant_id = call.part("id"), call.tenant_id
     number = decode_freeze(text)
     stored = None if number is None else await freezes.get(call.store, tenant_id, number)
     if stored is not None:
@@ -143,7 +151,7 @@ async def _find(call: Call) -> freezes.Freeze:
 
 
 async def _counted(call: Call, stored: freezes.Freeze, now: datetime) -> Freeze:
-    covered = await freezes.covered(call.store, await call.tenant_id(), stored.tags)
+    covered = await freezes.covered(call.store, call.tenant_id, stored.tags)
     return msgspec.structs.replace(_freeze(stored, now), jobs=covered)
 
 

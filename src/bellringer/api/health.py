@@ -9,6 +9,7 @@ from typing import Final
 from starlette.responses import Response
 
 from bellringer.api.calls import Call, reply
+from bellringer.api.operations import operation
 from bellringer.errors import BellringerError
 from bellringer.store import migrate
 from bellringer.store.pool import FAILURES, Store
@@ -17,14 +18,16 @@ from bellringer.wire import Readiness
 PATIENCE: Final = 1.0
 
 
+@operation("service", role=None, answers={200: Readiness})
 async def healthz(_call: Call) -> Response:
     """Alive says nothing of the database: restarting this process would not mend that."""
     return reply(Readiness(status="ok"))
 
 
+@operation("service", role=None, answers={200: Readiness, 503: Readiness})
 async def readyz(call: Call) -> Response:
     """Ready: the process says so, the database answers, and its schema is the one that this program wants."""
-    checks = {"process": "ok" if call.service.ready() else "starting", **await _database(call.store)}
+    checks = {"process": "ok" if call.service.ready() else "starting", **await _database(call.service.store)}
     ready = all(verdict == "ok" for verdict in checks.values())
     document = Readiness(status="ready" if ready else "not_ready", checks=checks)
     return reply(document) if ready else reply(document, 503, Retry_After="1")

@@ -7,10 +7,12 @@ from uuid import UUID
 
 from starlette.responses import Response
 
+from bellringer.access import Role
 from bellringer.api import documents
 from bellringer.api.bodies import JSON, MERGE_PATCH
-from bellringer.api.calls import WHO, Call, JobMark, cursor_to, no_job, reply
+from bellringer.api.calls import Call, JobMark, cursor_to, no_job, reply
 from bellringer.api.forecast import dry_run, wants_dry_run
+from bellringer.api.operations import CURSOR, LIMIT, flag, number, operation, string
 from bellringer.api.problems import Refused
 from bellringer.api.runs import run_reply
 from bellringer.errors import Conflict, InvalidInput
@@ -21,11 +23,14 @@ from bellringer.schedule.instants import read_instant
 from bellringer.store import jobs
 from bellringer.store.wakeups import HANDS, WORK
 from bellringer.wire import (
+    DryRun,
+    Job,
     JobPage,
     JobRequest,
     PauseRequest,
     Resumed,
     ResumeRequest,
+    Run,
     TriggerRequest,
     duration,
     note,
@@ -37,11 +42,17 @@ from bellringer.wire.definitions import filled, kwargs_of, word
 from bellringer.wire.reading import Gathering
 
 
+@operation(
+    "jobs",
+    role=Role.VIEWER,
+    answers={200: JobPage},
+    query=(LIMIT, CURSOR, string("name", "the job of exactly this name")),
+)
 async def listing(call: Call) -> Response:
     """All jobs by their ids, or the one of a name."""
-    query = call.query("limit", "cursor", "name")
+    query = call.query()
     limit = call.limit()
-    tenant_id = await call.tenant_id()
+    tenant_id = call.tenant_id
     if "name" in query:
         return reply(JobPage(items=[documents.job(j) for j in await _named(call, tenant_id, query["name"])]))
     mark = call.cursor("jobs", JobMark)
@@ -59,15 +70,17 @@ async def _named(call: Call, tenant_id: int, name: str) -> list[jobs.Job]:
     return [stored] if stored else []
 
 
+@operation("jobs", role=Role.EDITOR, answers={202: Job}, body=JobRequest, problems=(409,))
 async def create(call: Call) -> Response:
     request = await call.body(JobRequest)
     definition = to_definition(filled(request, await call.names.task_defaults(request.task)))
-    tenant_id = await call.tenant_id()
-    [registered] = await register.register(call.store, call.names, [definition], tenant_id=tenant_id, who=WHO)
+    tenant_id = call.tenant_id
+    [registered] = await register.register(call.store, call.names, [definition], tenant_id=tenant_id, who=call.who)
     await call.service.wake(HANDS)
     return await _job(call, registered.job_id, 202, Location=f"{PREFIX}/jobs/{registered.job_id}")
 
 
+@operation("jobs", role=Role.VIEWER, answers={200: Job, 304: None})
 async def get(call: Call) -> Response:
     call.query()
     response = await _job(call, await call.job_id())
@@ -76,11 +89,24 @@ async def get(call: Call) -> Response:
     return response
 
 
+@operation(
+    "jobs",
+    role=Role.EDITOR,
+    answers={200: Job | DryRun},
+    body=JobRequest,
+    media=(MERGE_PATCH, JSON),
+    query=(
+        flag("dry_run", "tell what it would do, and do nothing"),
+        number("days", "how far a dry run looks ahead", 1, 366),
+    ),
+    conditional=True,
+    problems=(409,),
+)
 async def change(call: Call) -> Response:
     """Apply a merge patch; with `dry_run=true` only tell what it would do."""
-    is_dry = wants_dry_run(call.query("dry_run", "days"))
-    patch = await call.document(MERGE_PATCH, JSON)
-    tenant_id, job_id = await call.tenant_id(), await call.job_id()
+    is_dry = wants_dry_run(call.query())
+    patch = await call.document()
+    tenant_id, job_id = call.tenant_id, await call.job_id()
     stored = await jobs.get(call.store, job_id, tenant_id)
     if stored is None:
         raise no_job()
@@ -90,7 +116,9 @@ async def change(call: Call) -> Response:
     if is_dry:
         return await dry_run(call, stored, definition)
     try:
-        await register.change(call.store, call.names, job_id, stored.revision, definition, tenant_id=tenant_id, who=WHO)
+        await register.change(
+            call.store, call.names, job_id, stored.revision, definition, tenant_id=tenant_id, who=call.who
+        )
     except Conflict:
         await _check_still(call, job_id, tenant_id, expected)
         raise
@@ -118,21 +146,23 @@ def _check_match(expected: str | None, revision: int) -> None:
     )
 
 
+@operation("jobs", role=Role.EDITOR, answers={204: None}, conditional=True)
 async def delete(call: Call) -> Response:
     job_id = await call.job_id()
-    tenant_id = await call.tenant_id()
+    tenant_id = call.tenant_id
     if (expected := call.request.headers.get("if-match")) is not None:
         await _check_still(call, job_id, tenant_id, expected)
-    await control.retire(call.store, job_id, tenant_id=tenant_id, who=WHO)
+    await control.retire(call.store, job_id, tenant_id=tenant_id, who=call.who)
     return Response(status_code=204)
 
 
+@operation("jobs", role=Role.OPERATOR, answers={200: Job}, body=PauseRequest, optional=True)
 async def pause(call: Call) -> Response:
-    request = await call.body(PauseRequest, optional=True)
+    request = await call.body(PauseRequest)
     reason = note(request.reason, what="reason")
     until = None if request.until is None else _until(request.until, await call.store.now())
     job_id = await call.job_id()
-    await control.pause(call.store, job_id, tenant_id=await call.tenant_id(), who=WHO, reason=reason, until=until)
+    await control.pause(call.store, job_id, tenant_id=call.tenant_id, who=call.who, reason=reason, until=until)
     return await _job(call, job_id)
 
 
@@ -153,13 +183,14 @@ def _until(value: str | float, now: datetime) -> datetime:
     return moment
 
 
+@operation("jobs", role=Role.OPERATOR, answers={200: Resumed}, body=ResumeRequest, optional=True)
 async def resume(call: Call) -> Response:
-    request = await call.body(ResumeRequest, optional=True)
+    request = await call.body(ResumeRequest)
     g = Gathering()
     missed = g.take("/missed", lambda: word(Missed, request.missed, "missed"), Missed.SKIP)
     g.done()
-    job_id, tenant_id = await call.job_id(), await call.tenant_id()
-    done = await register.resume(call.store, call.names, job_id, tenant_id=tenant_id, who=WHO, missed=missed)
+    job_id, tenant_id = await call.job_id(), call.tenant_id
+    done = await register.resume(call.store, call.names, job_id, tenant_id=tenant_id, who=call.who, missed=missed)
     await call.service.wake(HANDS)
     await call.service.wake(WORK, (await call.store.now()).isoformat())  # what the pause held
     stored = await jobs.get(call.store, job_id, tenant_id)
@@ -169,17 +200,18 @@ async def resume(call: Call) -> Response:
     return reply(answer, ETag=f'"{stored.revision}"')
 
 
+@operation("jobs", role=Role.OPERATOR, answers={202: Run}, body=TriggerRequest, optional=True)
 async def trigger(call: Call) -> Response:
-    request = await call.body(TriggerRequest, optional=True)
+    request = await call.body(TriggerRequest)
     kwargs = kwargs_of(request)
     job_id = await call.job_id()
-    key = await send.trigger(call.store, job_id, tenant_id=await call.tenant_id(), args=request.args, kwargs=kwargs)
+    key = await send.trigger(call.store, job_id, tenant_id=call.tenant_id, args=request.args, kwargs=kwargs)
     await call.service.wake(WORK, key.scheduled_for.isoformat())
     return await run_reply(call, key, 202, Location=f"{PREFIX}/runs/{key.id}")
 
 
 async def _job(call: Call, job_id: UUID, status: int = 200, **headers: str) -> Response:
-    stored = await jobs.get(call.store, job_id, await call.tenant_id())
+    stored = await jobs.get(call.store, job_id, call.tenant_id)
     if stored is None:
         raise no_job()
     return reply(documents.job(stored), status, ETag=f'"{stored.revision}"', **headers)

@@ -9,8 +9,10 @@ from uuid import UUID
 
 from starlette.responses import Response
 
+from bellringer.access import Role
 from bellringer.api import documents
 from bellringer.api.calls import Call, LetterMark, cursor_to, reply, run_key
+from bellringer.api.operations import CURSOR, LIMIT, operation, string
 from bellringer.errors import InvalidInput, NotFound
 from bellringer.lifecycle import control
 from bellringer.runs import RunKey
@@ -26,13 +28,19 @@ LONGEST_FINGERPRINT: Final = 64
 Act = Callable[[Sequence[RunKey]], Awaitable[int]]
 
 
+@operation(
+    "dead letters",
+    role=Role.VIEWER,
+    answers={200: Letters},
+    query=(LIMIT, CURSOR, string("fingerprint", "only those of this error")),
+)
 async def listing(call: Call) -> Response:
-    query = call.query("limit", "cursor", "fingerprint")
+    query = call.query()
     limit, fingerprint = call.limit(), query.get("fingerprint")
     of = f"dead letters {fingerprint or ''}"
     mark = call.cursor(of, LetterMark)
     before = (mark.died_at, RunKey(mark.job_id, mark.scheduled_for, mark.slot)) if mark else None
-    found = await runs.dead(call.store, await call.tenant_id(), before, fingerprint, limit + 1)
+    found = await runs.dead(call.store, call.tenant_id, before, fingerprint, limit + 1)
     following = None
     if len(found) > limit:
         last = found[limit - 1]
@@ -41,16 +49,18 @@ async def listing(call: Call) -> Response:
     return reply(Letters(items=[documents.dead_letter(d) for d in found[:limit]], next_cursor=following))
 
 
+@operation("dead letters", role=Role.OPERATOR, answers={200: Bulk}, body=LettersRequest)
 async def redrive(call: Call) -> Response:
-    tenant_id = await call.tenant_id()
+    tenant_id = call.tenant_id
     done = await _apply(call, lambda keys: control.redrive(call.store, keys, tenant_id=tenant_id))
     if done.count:
         await call.service.wake(WORK, (await call.store.now()).isoformat())
     return reply(done)
 
 
+@operation("dead letters", role=Role.OPERATOR, answers={200: Bulk}, body=LettersRequest)
 async def discard(call: Call) -> Response:
-    tenant_id = await call.tenant_id()
+    tenant_id = call.tenant_id
     return reply(await _apply(call, lambda keys: control.discard(call.store, keys, tenant_id=tenant_id)))
 
 
@@ -71,7 +81,7 @@ async def _apply(call: Call, act: Act) -> Bulk:
 
 async def _apply_to_many(call: Call, act: Act, fingerprint: str | None, now: datetime) -> Bulk:
     """Batch by batch, and only what had died before: a run that dies again does not come round."""
-    tenant_id, count = await call.tenant_id(), 0
+    tenant_id, count = call.tenant_id, 0
     before = (now, RunKey(UUID(int=0), now))  # the least of the keys: of this very moment, none
     for _ in range(PASSES):
         found = await runs.dead(call.store, tenant_id, before, fingerprint, BATCH)

@@ -21,7 +21,9 @@ from prometheus_client import (
 from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.responses import Response
 
+from bellringer.access import Role
 from bellringer.api.calls import Call, Service
+from bellringer.api.operations import Operation, operation
 from bellringer.store import cohorts, leases, queue, runs, workers
 from bellringer.store.pool import FAILURES, Store
 from bellringer.telemetry import (
@@ -120,3 +122,15 @@ def _registry() -> CollectorRegistry:
     registry = CollectorRegistry()
     MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return registry
+
+
+def scraping(service: Service) -> Operation:
+    """The endpoint that Prometheus reads."""
+    gauges = Gauges(service)
+
+    @operation("service", role=Role.VIEWER, everywhere=True, answers={200: "text/plain"})
+    async def scrape(call: Call) -> Response:
+        """Metrics, as Prometheus reads them."""
+        return await gauges.scrape(call)
+
+    return scrape

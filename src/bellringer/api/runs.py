@@ -8,8 +8,10 @@ from uuid import UUID
 
 from starlette.responses import Response
 
+from bellringer.access import Role
 from bellringer.api import documents
 from bellringer.api.calls import Call, LineMark, RunMark, cursor_to, find_job, no_job, no_run, reply
+from bellringer.api.operations import CURSOR, LIMIT, operation, string
 from bellringer.errors import InvalidInput
 from bellringer.jobs import DEFAULT_POOL, DEFAULT_PRIORITY, FARTHEST, check_name
 from bellringer.lifecycle import control, send
@@ -18,12 +20,13 @@ from bellringer.policies import Delivery, Retry
 from bellringer.runs import RunKey
 from bellringer.store import jobs, runs
 from bellringer.store.wakeups import CANCELS, HANDS, WORK
-from bellringer.wire import CancelRequest, Empty, ExecuteRequest, Lines, RunPage, duration, instant, note
+from bellringer.wire import CancelRequest, Empty, ExecuteRequest, Lines, Run, RunPage, duration, instant, note
 from bellringer.wire.asks import PREFIX
 from bellringer.wire.definitions import delivery_of, filled, heartbeat_of, kwargs_of, retry_of, timeout_of
 from bellringer.wire.reading import Gathering
 
 
+@operation("runs", role=Role.OPERATOR, answers={200: Run, 202: Run}, body=ExecuteRequest)
 async def execute(call: Call) -> Response:
     """Run a task without a job; the `Idempotency-Key` header is another place for `key`."""
     request = await call.body(ExecuteRequest)
@@ -32,7 +35,7 @@ async def execute(call: Call) -> Response:
     now = None if request.delay is None else await call.store.now()
     order = _order(request, key, now)
     try:
-        sent = await send.send(call.store, call.names, order, tenant_id=await call.tenant_id())
+        sent = await send.send(call.store, call.names, order, tenant_id=call.tenant_id)
     except InvalidInput as error:
         # An order is held to the rules of a job, and these point into a job's document.
         error.pointer = {"/schedule/at": _when(request), "/name": "/task"}.get(error.pointer, error.pointer)
@@ -78,24 +81,32 @@ def _moment(request: ExecuteRequest, now: datetime | None) -> datetime | None:
     return instant(request.at, what="at") if length is None or now is None else now + length
 
 
+@operation(
+    "runs",
+    role=Role.VIEWER,
+    answers={200: RunPage},
+    query=(LIMIT, CURSOR, string("job", "only those of this job, by id or name")),
+    problems=(404,),
+)
 async def listing(call: Call) -> Response:
     """The newest runs; `job` keeps to those of one."""
-    query = call.query("limit", "cursor", "job")
+    query = call.query()
     if "job" in query:
         return await _of_job(call, await find_job(call, query["job"]))
     limit = call.limit()
     mark = call.cursor("runs", RunMark)
-    found = await runs.recent(call.store, await call.tenant_id(), _before(mark), limit + 1)
+    found = await runs.recent(call.store, call.tenant_id, _before(mark), limit + 1)
     return _page("runs", found, limit)
 
 
+@operation("runs", role=Role.VIEWER, answers={200: RunPage}, query=(LIMIT, CURSOR))
 async def of_job(call: Call) -> Response:
-    call.query("limit", "cursor")
+    call.query()
     return await _of_job(call, await call.job_id())
 
 
 async def _of_job(call: Call, job_id: UUID) -> Response:
-    limit, tenant_id, of = call.limit(), await call.tenant_id(), f"runs of {job_id}"
+    limit, tenant_id, of = call.limit(), call.tenant_id, f"runs of {job_id}"
     mark = call.cursor(of, RunMark)
     if await jobs.get(call.store, job_id, tenant_id) is None:
         raise no_job()
@@ -114,38 +125,42 @@ def _page(of: str, found: list[runs.Run], limit: int) -> Response:
     return reply(RunPage(items=[documents.run_item(r) for r in found[:limit]], next_cursor=following))
 
 
+@operation("runs", role=Role.VIEWER, answers={200: Run})
 async def get(call: Call) -> Response:
     call.query()
     return await run_reply(call, call.run_key())
 
 
+@operation("runs", role=Role.VIEWER, answers={200: Lines}, query=(LIMIT, CURSOR))
 async def logs(call: Call) -> Response:
     """What the handler logged, oldest first; a full page's cursor asks for the lines after it."""
-    call.query("limit", "cursor")
+    call.query()
     key, limit = call.run_key(), call.limit()
     of = f"logs of {key.id}"
     mark = call.cursor(of, LineMark)
-    if await runs.get(call.store, key, await call.tenant_id()) is None:
+    if await runs.get(call.store, key, call.tenant_id) is None:
         raise no_run()
     found = await runs.logs(call.store, key, mark.line if mark else 0, limit + 1)
     following = cursor_to(of, LineMark(found[limit - 1].line)) if len(found) > limit else None
     return reply(Lines(items=[documents.line(row) for row in found[:limit]], next_cursor=following))
 
 
+@operation("runs", role=Role.OPERATOR, answers={200: Run, 202: Run}, body=CancelRequest, optional=True, problems=(409,))
 async def cancel(call: Call) -> Response:
     """200: it is cancelled; 202: it runs, and is asked to stop."""
-    request = await call.body(CancelRequest, optional=True)
+    request = await call.body(CancelRequest)
     reason = note(request.reason, what="reason") or "cancelled by request"
     key = call.run_key()
-    state = await control.cancel(call.store, key, tenant_id=await call.tenant_id(), reason=reason)
+    state = await control.cancel(call.store, key, tenant_id=call.tenant_id, reason=reason)
     await call.service.wake(CANCELS)
     return await run_reply(call, key, 202 if state == "running" else 200)
 
 
+@operation("runs", role=Role.OPERATOR, answers={202: Run}, body=Empty, optional=True, problems=(409,))
 async def retry(call: Call) -> Response:
-    await call.body(Empty, optional=True)
+    await call.body(Empty)
     key = call.run_key()
-    await control.retry(call.store, key, tenant_id=await call.tenant_id())
+    await control.retry(call.store, key, tenant_id=call.tenant_id)
     await call.service.wake(WORK, (await call.store.now()).isoformat())
     await call.service.wake(HANDS)  # a far retry waits in a timer
     return await run_reply(call, key, 202)
@@ -155,7 +170,7 @@ async def run_reply(
     call: Call, key: RunKey, status: int = 200, *, created: bool | None = None, **headers: str
 ) -> Response:
     """A run with its attempts."""
-    stored = await runs.get(call.store, key, await call.tenant_id())
+    stored = await runs.get(call.store, key, call.tenant_id)
     if stored is None:
         raise no_run()
     tries = [] if created else await runs.attempts(call.store, key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -55,7 +56,15 @@ class Store:
         self.days: set[date] = set()  # those whose partitions this process has seen made
 
     @classmethod
-    async def open(cls, dsn: str, *, size: int = 8, name: str = "bellringer") -> Store:
+    async def open(
+        cls,
+        dsn: str,
+        *,
+        size: int = 8,
+        name: str = "bellringer",
+        kind: type[asyncpg.Connection[Any]] = asyncpg.Connection,
+        settings: Mapping[str, str] | None = None,
+    ) -> Store:
         try:
             pool = await asyncpg.create_pool(
                 dsn,
@@ -64,7 +73,8 @@ class Store:
                 reset=_keep,
                 max_inactive_connection_lifetime=300,
                 command_timeout=60,
-                server_settings={**SETTINGS, "application_name": name},
+                connection_class=kind,
+                server_settings={**SETTINGS, **(settings or {}), "application_name": name},
             )
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.ClientConfigurationError) as error:
             raise unreachable(dsn, error) from error

@@ -1,0 +1,33 @@
+"""Roles, each with all that the one before it may do; and who is calling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import msgspec
+
+
+class Role(IntEnum):
+    """What a caller may do within its tenant."""
+
+    VIEWER = 1  # read
+    OPERATOR = 2  # mend: pause, resume, run, cancel, retry, redrive, freeze
+    EDITOR = 3  # define: jobs, calendars, webhooks
+    ADMIN = 4  # keys, quotas, audit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """One caller, in one tenant. `everywhere`: of the whole installation, so it may name any tenant."""
+
+    tenant_id: int
+    tenant: str
+    role: Role
+    who: str  # as history names it: key:deploy, user:ada, local
+    everywhere: bool = False
+    origin: str | None = None  # the address that it calls from
+
+    def actor(self, request_id: str) -> str:
+        """Who acts, from where and by which request, as the audit keeps it."""
+        return msgspec.json.encode({"who": self.who, "origin": self.origin, "request_id": request_id}).decode()
