@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from difflib import get_close_matches
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -23,6 +24,8 @@ DEFAULT_PORT: Final = 8700
 MOST_LEAD: Final = timedelta(seconds=5)  # register looks no further ahead for what a hand may have passed
 LEAST_LEASE: Final = timedelta(seconds=1)  # shorter ones would be lost to a slow round trip
 
+SHORTEST_ROOT_KEY: Final = 32  # characters: a short one could be guessed
+
 # Read elsewhere, before there is a Config or where there is none.
 ELSEWHERE: Final = frozenset({"DEBUG", "FAULT", "PG_BIN", "TEST_DSN"})
 
@@ -35,14 +38,30 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     port: int = DEFAULT_PORT
     url: str | None = None
     pool_size: int = 8
+    read_dsn: str | None = None  # a replica, which lists and history are read from
     lead: timedelta = timedelta(seconds=1)
     lease: timedelta = timedelta(seconds=5)
     misfire_grace: timedelta = timedelta(seconds=60)
     retention: timedelta = timedelta(days=30)
     dead_retention: timedelta = timedelta(days=30)
+    audit_retention: timedelta = timedelta(days=365)
     grace: timedelta = timedelta(seconds=30)
     log: Literal["json", "text"] = "json"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    secret_keys: tuple[str, ...] = ()  # id:base64, newest first; the first seals, all open
+    egress_allow: tuple[str, ...] = ()  # private networks that HTTP targets may call, as 10.1.0.0/16
+    http_slots: int = 20  # HTTP targets at a time in a server; 0: none
+    auth: Literal["required", "none"] | None = None  # none: who calls from this machine need not log in
+    root_key: str | None = None  # a key of the whole installation, for the first login
+    jwt_issuer: str | None = None
+    jwt_audience: str | None = None
+    jwt_secret: str | None = None  # HS256 …
+    jwt_jwks: str | None = None  # … or RS256 and ES256 by a file or URL
+    jwt_tenant_claim: str = "tenant"
+    jwt_role_claim: str = "role"
+    trusted_proxies: tuple[str, ...] = ()  # addresses or networks whose X-Forwarded-For counts
+    connections_per_address: int = 512  # at a time; trusted proxies may have more
+    key: str | None = None  # what the command line shows to a server
 
     def require_dsn(self) -> str:
         """The database's address, or the error that says how to give one."""
@@ -55,6 +74,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 _FIELDS: Final = tuple(field.name for field in msgspec.structs.fields(Config))
+_SECRETS: Final = frozenset({"secret_keys", "root_key", "jwt_secret", "key"})
+_LISTS: Final = frozenset({"secret_keys", "egress_allow", "trusted_proxies"})  # in text, divided by commas
 _DURATIONS: Final = frozenset(field.name for field in msgspec.structs.fields(Config) if field.type is timedelta)
 
 
@@ -65,6 +86,8 @@ def load(flags: Mapping[str, Any] | None = None, *, environ: Mapping[str, str], 
     layers = (_file(folder or Path.cwd()), _environment(environ), _flags(flags or {}))
     for name, value, source in (entry for layer in layers for entry in layer):
         values[name] = _duration(value, source) if name in _DURATIONS else value
+        if name in _LISTS and isinstance(value, str):
+            values[name] = tuple(part.strip() for part in value.split(",") if part.strip())
         sources[name] = source
     return _checked(_convert(values, sources), sources)
 
@@ -124,7 +147,8 @@ def _convert(values: Mapping[str, Any], sources: Mapping[str, str]) -> Config:
             msgspec.convert({name: value}, Config, strict=False)  # text from the environment may be a number
         except msgspec.ValidationError as error:
             problem = str(error).partition(" - at ")[0]
-            raise ConfigError(f"{sources[name]} cannot be {value!r}", hint=problem[:1].lower() + problem[1:]) from None
+            shown = "that" if name in _SECRETS else repr(value)  # a key with a slip in it is still a key
+            raise ConfigError(f"{sources[name]} cannot be {shown}", hint=problem[:1].lower() + problem[1:]) from None
     return msgspec.convert(dict(values), Config, strict=False)
 
 
@@ -136,8 +160,39 @@ def _checked(config: Config, sources: Mapping[str, str]) -> Config:
         raise refuse("port", f"cannot be {config.port}", "ports are 1 to 65535")
     if not 1 <= config.pool_size <= 1000:
         raise refuse("pool_size", f"cannot be {config.pool_size}", "give 1 to 1000 connections")
+    if not 0 <= config.http_slots <= 1000:
+        raise refuse("http_slots", f"cannot be {config.http_slots}", "give 0 to 1000; 0 leaves HTTP targets to others")
+    if not 1 <= config.connections_per_address <= 4096:
+        raise refuse("connections_per_address", f"cannot be {config.connections_per_address}", "give 1 to 4096")
     if config.lead > MOST_LEAD:
         raise refuse("lead", f"is {format_duration(config.lead)}", f"at most {format_duration(MOST_LEAD)}")
     if config.lease < LEAST_LEASE:
         raise refuse("lease", f"is {format_duration(config.lease)}", f"at least {format_duration(LEAST_LEASE)}")
+    return _admitting(config)
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ip_network(text)
+    except ValueError:
+        return text == "*"
+    return True
+
+
+def _admitting(config: Config) -> Config:
+    """The settings of the door belong together: half of them would let in too many, or nobody."""
+    for proxy in config.trusted_proxies:
+        if not _is_network(proxy):
+            raise ConfigError(f"trusted_proxies cannot be {proxy!r}", hint="give addresses or networks, as 10.1.0.0/16")
+    if config.root_key is not None and len(config.root_key) < SHORTEST_ROOT_KEY:
+        hint = "make one with `openssl rand -base64 33`"
+        raise ConfigError(f"root_key has fewer than {SHORTEST_ROOT_KEY} characters", hint=hint)
+    if config.jwt_secret is not None and config.jwt_jwks is not None:
+        raise ConfigError(
+            "jwt_secret and jwt_jwks are both given", hint="the issuer signs by one of them: keep that one"
+        )
+    if (config.jwt_secret or config.jwt_jwks) and not (config.jwt_issuer and config.jwt_audience):
+        raise ConfigError(
+            "tokens need jwt_issuer and jwt_audience", hint="set both to what the tokens say in iss and aud"
+        )
     return config

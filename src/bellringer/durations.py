@@ -6,6 +6,7 @@ import math
 import re
 from datetime import timedelta
 from decimal import Decimal
+from functools import lru_cache
 from typing import Final
 
 from bellringer.errors import InvalidInput
@@ -34,7 +35,7 @@ def parse_duration(value: str | float | timedelta, *, what: str = "duration") ->
     if isinstance(value, timedelta):
         return _not_negative(value, what)
     if isinstance(value, str):
-        return _from_microseconds(_read(value, what), what)
+        return _from_text(value, what)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _refusal(f"{what} cannot be read from {type(value).__name__}")
     if isinstance(value, float) and not math.isfinite(value):
@@ -57,6 +58,12 @@ def format_duration(value: timedelta) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts) or "0s"
+
+
+@lru_cache(maxsize=4096)
+def _from_text(text: str, what: str) -> timedelta:
+    """The same few lengths are read again and again, as defaults and in stored definitions."""
+    return _from_microseconds(_read(text, what), what)
 
 
 def _read(text: str, what: str) -> Decimal:

@@ -6,6 +6,9 @@ BellringerError
 │   └── PayloadTooLarge     arguments, result or log beyond the limit
 ├── NotFound                no such job, run or task (HTTP 404)
 ├── Conflict                the state or name does not allow it (HTTP 409)
+├── QuotaExceeded           the tenant has all that it may have (HTTP 429)
+├── Unauthenticated         no key, or not a good one (HTTP 401)
+├── Forbidden               the caller's role or scopes do not allow it (HTTP 403)
 ├── RunFailed               `run.result()` of a run that ended otherwise than succeeded
 ├── Cancelled               raised inside a handler at a safe point, after a cancel was asked for
 ├── SchemaMismatch          the database is not at this program's schema version
@@ -75,6 +78,28 @@ class Conflict(BellringerError):
         super().__init__(message, hint=hint, pointer=pointer)
         if code:
             self.code = code
+
+
+class QuotaExceeded(BellringerError):
+    """The tenant has all that it may have; `retry_after`: in so many seconds more may come, where waiting helps."""
+
+    code = "quota_exceeded"
+
+    def __init__(self, message: str, *, hint: str = "", pointer: str = "", retry_after: float | None = None) -> None:
+        super().__init__(message, hint=hint, pointer=pointer)
+        self.retry_after = retry_after
+
+
+class Unauthenticated(BellringerError):
+    """The server does not know who asks."""
+
+    code = "unauthenticated"
+
+
+class Forbidden(BellringerError):
+    """The server knows who asks, and they may not."""
+
+    code = "forbidden"
 
 
 class RunFailed(BellringerError):

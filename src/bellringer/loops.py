@@ -30,6 +30,16 @@ class Wake:
         self._event.clear()
 
 
+async def first_of(*events: asyncio.Event) -> None:
+    """Wait until one of them is set."""
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+
+
 async def every(
     seconds: float,
     step: Callable[[], Awaitable[object]],

@@ -45,6 +45,8 @@ LATE = Counter("bellringer_late_total", "Runs that were late to start; unborn: b
 SLOW = Counter("bellringer_slow_total", "Runs that took far longer than is usual for their job")
 OUTGROWN = Counter("bellringer_outgrown_total", "Jobs that usually take longer than their interval, once a day each")
 TZ_MOVES = Counter("bellringer_tz_moves_total", "Hands that new rules of the time zones have moved")
+ANNOUNCED = Counter("bellringer_announced_total", "Events sent to webhook endpoints")
+EGRESS = Counter("bellringer_egress_total", "Calls of HTTP targets, by what came back", ["answer"])
 ERRORS = Counter("bellringer_step_errors_total", "Passes that failed", ["step"])
 
 _LIVE = {"multiprocess_mode": "livemostrecent"}
