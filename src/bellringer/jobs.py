@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -16,10 +16,11 @@ from bellringer.runs import Spec
 from bellringer.schedule import At, Delay, Schedule
 
 DEFAULT_POOL: Final = "short"
+HTTP: Final = "http"  # the built-in task that calls a URL, and the pool that its runs are in
 DEFAULT_PRIORITY: Final = 5
 PRIORITIES: Final = range(10)
 LONGEST_NAME: Final = 200
-RESERVED: Final = frozenset({"execute"})  # /api/v1/jobs/execute is a verb, so no job can be found under it
+RESERVED: Final = frozenset({"execute", "bulk"})  # verbs under /api/v1/jobs/, so no job can be found under these
 MOST_SCHEDULES: Final = 10
 MOST_TAGS: Final = 50
 FARTHEST: Final = timedelta(days=3653)  # ten years
@@ -61,6 +62,19 @@ class Definition:
 
         `known` are the schedules that the job has already: a one-shot among them may lie in the past.
         """
+        self._check_terms(now, known)
+        return self.named()
+
+    def named(self) -> Definition:
+        """The same with its name in normal form: all that is left to check where another that is alike was checked."""
+        if self.name in RESERVED:
+            raise InvalidInput(
+                f"{self.name!r} is a word of the API", hint="choose another name", pointer="/name", code="name_reserved"
+            )
+        name = check_name(self.name)
+        return self if name == self.name else replace(self, name=name)
+
+    def _check_terms(self, now: datetime, known: Collection[Schedule]) -> None:
         if self.priority not in PRIORITIES:
             raise InvalidInput(
                 f"priority {self.priority} is out of range 0–9 (higher first)",
@@ -82,11 +96,21 @@ class Definition:
         for tag in self.tags:
             check_name(tag, what="tag", pointer="/tags")
         check_name(self.pool, what="pool", pointer="/pool")
-        if self.name in RESERVED:
-            raise InvalidInput(
-                f"{self.name!r} is a word of the API", hint="choose another name", pointer="/name", code="name_reserved"
-            )
-        return replace(self, name=check_name(self.name))
+
+    def mould(self) -> Callable[[str, Sequence[Any], Mapping[str, Any]], Definition]:
+        """Makes the same for other names and arguments. In a bulk, `replace` would be a good part of the work."""
+        shared = [(slot.__set__, slot.__get__(self)) for slot in _SHARED]
+
+        def cast(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Definition:
+            made = object.__new__(Definition)
+            for put, value in shared:
+                put(made, value)
+            _NAME(made, name)
+            _ARGS(made, args)
+            _KWARGS(made, kwargs)
+            return made
+
+        return cast
 
     @property
     def recurring(self) -> tuple[Schedule, ...]:
@@ -110,6 +134,12 @@ class Definition:
             retry=self.retry.to_document(),
             delivery=self.delivery,
         )
+
+
+# The slots of a definition, filled past its being frozen while it is made.
+_OWN: Final = ("name", "args", "kwargs")
+_SHARED: Final = [vars(Definition)[name] for name in Definition.__slots__ if name not in _OWN]
+_NAME, _ARGS, _KWARGS = (vars(Definition)[name].__set__ for name in _OWN)
 
 
 def _check_length(length: timedelta | None, most: timedelta, what: str) -> None:
@@ -155,6 +185,8 @@ def check_name(name: object, *, what: str = "name", pointer: str = "/name") -> s
     """A name in NFC without edges of white space; control, bidi and zero-width signs are refused."""
     if not isinstance(name, str):
         raise InvalidInput(f"{what} must be text", pointer=pointer, code="type")
+    if name.isascii() and name.isprintable() and name.strip() == name and 0 < len(name) <= LONGEST_NAME:
+        return name  # nothing in it could be wrong; most names are such
     normal = unicodedata.normalize("NFC", name)
     if not normal.strip():
         raise InvalidInput(f"{what} is empty", pointer=pointer, code="name_charset")
@@ -169,6 +201,15 @@ def check_name(name: object, *, what: str = "name", pointer: str = "/name") -> s
         shown = f"the invisible character U+{ord(hidden):04X}" if hidden else "white space at an edge"
         raise InvalidInput(f"{what} contains {shown}", hint="remove it", pointer=pointer, code="name_charset")
     return normal
+
+
+def check_others(task: str | None, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> None:
+    """Whether one run may have these other arguments. Of a call only the body: whoever may run a job, but not change
+    it, must not have what its author's secret signs sent to an address of their own.
+    """
+    if task == HTTP and (args or set(kwargs or {}) - {"body"}):
+        hint = "change the job to call something else"
+        raise InvalidInput("only the body of a call can be another", hint=hint, code="conflicting_fields")
 
 
 def shard_of(job_id: UUID, shards: int) -> int:

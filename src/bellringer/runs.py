@@ -52,6 +52,7 @@ class Cause(StrEnum):
     CATCHUP = "catchup"
     REPLAY = "replay"
     WORKFLOW = "workflow"
+    WEBHOOK = "webhook"  # it tells an endpoint of an event
 
 
 class Event(StrEnum):
@@ -172,6 +173,8 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     snooze: timedelta | None = None
     discard: str | None = None
     ran: float = 0.0
+    after: timedelta | None = None  # of a failure: the next attempt comes no sooner
+    final: str | None = None  # of a failure: why there is no next attempt
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,7 +204,7 @@ def judge(ending: Ending, spent: int, retry: Retry, delivery: str, lost: int = 0
     if reason := _deadly(ending, spent, retry, delivery, lost):
         return Verdict(event=Event.EXHAUSTED, ends_as=State.DEAD, reason=reason)
     wait = timedelta(0) if ending.outcome is Outcome.LOST else retry.wait(spent)
-    return Verdict(event=Event.FAILED, wait=wait)
+    return Verdict(event=Event.FAILED, wait=max(wait, ending.after or wait))
 
 
 def _deadly(ending: Ending, spent: int, retry: Retry, delivery: str, lost: int) -> str | None:
@@ -212,8 +215,9 @@ def _deadly(ending: Ending, spent: int, retry: Retry, delivery: str, lost: int) 
         if lost >= POISON:
             return f"poison: its worker vanished {lost} times"
     lineage = (ending.error or {}).get("lineage", ())
-    if "ResultNotStorable" in lineage:  # the work is done: to do it again would not make the result smaller
-        return "its result cannot be stored"
+    # Where the work is done, to do it again would not make the result smaller.
+    if ending.final is not None or "ResultNotStorable" in lineage:
+        return ending.final or "its result cannot be stored"
     if refused := next((name for name in lineage if name in retry.never_on), None):
         return f"{refused} is never retried"
     if spent >= retry.attempts:

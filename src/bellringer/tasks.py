@@ -42,6 +42,28 @@ class Discard:
     reason: str
 
 
+class Failed(Exception):
+    """Raised by a built-in task: this attempt failed, as `kind`; the next one comes no sooner than `after`.
+
+    `final` says why there is no next one, and `detail` is kept with the error.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        message: str,
+        *,
+        after: timedelta | None = None,
+        final: str | None = None,
+        detail: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.after = after
+        self.final = final
+        self.detail = dict(detail or {})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """A registered function, and how its runs are treated unless a job says otherwise."""

@@ -1,5 +1,5 @@
-"""Who may do what: roles, and a caller as a request has shown itself."""
+"""Who may do what: roles, keys and tokens, and a caller as a request has shown itself."""
 
-from bellringer.access.callers import Caller, Role
+from bellringer.access.callers import ROLES, Caller, Role
 
-__all__ = ["Caller", "Role"]
+__all__ = ["ROLES", "Caller", "Role"]

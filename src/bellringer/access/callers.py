@@ -16,6 +16,13 @@ class Role(IntEnum):
     EDITOR = 3  # define: jobs, calendars, webhooks
     ADMIN = 4  # keys, quotas, audit
 
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+ROLES = {role.word: role for role in Role}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
@@ -24,8 +31,9 @@ class Caller:
     tenant_id: int
     tenant: str
     role: Role
-    who: str  # as history names it: key:deploy, user:ada, local
+    who: str  # as history names it: key:deploy, installation-key:ops, user:ada, local
     everywhere: bool = False
+    scopes: frozenset[str] = frozenset()  # tags of the operations that it may use; none: all
     origin: str | None = None  # the address that it calls from
 
     def actor(self, request_id: str) -> str:

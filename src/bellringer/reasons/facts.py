@@ -75,6 +75,17 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Circuit:
+    """The breaker of what a job calls, while it is not closed: since when, why, and when one call tries again."""
+
+    origin: str
+    since: datetime
+    probe_at: datetime
+    why: str
+    trying: bool = False  # one call is under way
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
     """A run, with what only its queue or timer row knows."""
 
@@ -154,6 +165,7 @@ class Facts:
     then: Then = field(default_factory=Then)
     task: str | None = None
     pool: str | None = None
+    pool_pause: Pause | None = None
     shard: int | None = None
     scheduler: str | None = None  # who holds the shard
     workers: tuple[Hand, ...] = ()
@@ -162,3 +174,6 @@ class Facts:
     ahead: int = 0
     freeze: Freeze | None = None  # that covers the job now
     suspended_at: datetime | None = None  # its tenant
+    cap: int | None = None  # how many runs its tenant may have under way …
+    in_flight: int = 0  # … and how many it has
+    circuit: Circuit | None = None

@@ -34,7 +34,7 @@ from bellringer.reasons.occurrence import (
     unaccounted,
     will_rest,
 )
-from bellringer.reasons.staff import staff
+from bellringer.reasons.staff import circuit, flight, staff
 from bellringer.reasons.words import (
     before_it,
     counted,
@@ -62,7 +62,7 @@ def reasons_for_run(facts: Facts, now: datetime) -> list[Reason]:
     if run.state is State.RUNNING:
         return _running(run, now)
     due = run.available_at is None or run.available_at <= now
-    found = [*_waiting(facts, run, now), *staff(facts, due=due)]
+    found = [*circuit(facts, now), *_waiting(facts, run, now), *flight(facts), *staff(facts, due=due)]
     if run.behind:
         found.append(tells("behind_live_work", "it runs behind live work, in a quarter of each worker's slots at most"))
     if not any(reason.holds is True for reason in found):
@@ -78,6 +78,7 @@ def reasons_for_job(facts: Facts, now: datetime) -> list[Reason]:
     if facts.run is not None and facts.run.state not in FINAL:
         return reasons_for_run(facts, now)
     found = [*_active(job, now), *_resting(facts, now), *_held_shard(facts), *staff(facts, due=False)]
+    found += [replace(reason, holds=False) for reason in circuit(facts, now)]  # of what is to come, it only tells
     if (coming := next_of(job, now)) is not None:
         if not any(reason.holds is True for reason in found):
             found.append(holds("not_due_yet", f"it is not due before {shown(coming)}, {from_now(coming, now)}"))

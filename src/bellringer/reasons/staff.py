@@ -1,12 +1,13 @@
-"""Whether somebody can do the work: serves the pool, knows the task, has a free slot."""
+"""Whether somebody can do the work: serves the pool, knows the task, has a free slot; and whether who is called can."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from difflib import get_close_matches
 from shlex import quote
 
-from bellringer.reasons.facts import TASK_UNKNOWN, Facts, Reason
-from bellringer.reasons.words import before_it, counted, fine, holds
+from bellringer.reasons.facts import TASK_UNKNOWN, Facts, Pause, Reason
+from bellringer.reasons.words import before_it, counted, fine, from_now, holds, short, shown
 
 
 def staff(facts: Facts, *, due: bool) -> list[Reason]:
@@ -15,8 +16,8 @@ def staff(facts: Facts, *, due: bool) -> list[Reason]:
         return []
     serving = [worker for worker in facts.workers if facts.pool in worker.pools]
     knowing = [worker for worker in serving if worker.knows]
-    if not serving:
-        return [_no_worker(facts, facts.pool)]
+    if (pause := facts.pool_pause) is not None or not serving:
+        return [_no_worker(facts, facts.pool) if pause is None else _pool_paused(facts.pool, pause)]
     if not knowing:
         return [_task_unknown(facts, facts.task, facts.pool, len(serving))]
     slots = sum(worker.pools[facts.pool] for worker in knowing)
@@ -29,6 +30,24 @@ def staff(facts: Facts, *, due: bool) -> list[Reason]:
         return [holds("set_aside", text)]
     busy = f"{min(facts.taken, slots)} of {counted(slots, 'slot')} busy"
     return [fine("staffed", f"{who} know{'s' if len(knowing) == 1 else ''} the task, {busy}")]
+
+
+def flight(facts: Facts) -> list[Reason]:
+    """Whether its tenant may have one more run under way."""
+    if facts.cap is None:
+        return []
+    text = f"{facts.in_flight:,} of the {counted(facts.cap, 'run')} that its tenant may have under way at once are"
+    if facts.in_flight < facts.cap:
+        return [fine("tenant_within_cap", text)]
+    return [holds("tenant_in_flight", text)]
+
+
+def _pool_paused(pool: str, pause: Pause) -> Reason:
+    by = f" by {pause.by}" if pause.by else ""
+    why = f": {short(pause.why)}" if pause.why else ""
+    return holds(
+        "pool_paused", f"pool {pool} was paused at {shown(pause.at)}{by}{why}", f"bellringer pools resume {quote(pool)}"
+    )
 
 
 def _no_worker(facts: Facts, pool: str) -> Reason:
@@ -54,3 +73,14 @@ def _task_unknown(facts: Facts, task: str, pool: str, serving: int) -> Reason:
 
 def _more(pool: str) -> str:
     return f"bellringer worker APP --pool {quote(pool)}=10"
+
+
+def circuit(facts: Facts, now: datetime) -> list[Reason]:
+    """Who is called has failed again and again, and is left alone for a while."""
+    open_one = facts.circuit
+    if open_one is None:
+        return []
+    since, again = f"{shown(open_one.since)}, {from_now(open_one.since, now)}", from_now(open_one.probe_at, now)
+    tried = "one call tries it just now" if open_one.trying else f"one call tries it again {again}"
+    why = short(open_one.why)
+    return [holds("circuit_open", f"the circuit of {open_one.origin} is open since {since} ({why}); {tried}")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bellringer.schedule.ahead import Outlook, Remark, outlook
+from bellringer.schedule.ahead import Outlook, Remark, fires_per_minute, outlook
 from bellringer.schedule.calendars import know, known, missing, resolved, why_off
 from bellringer.schedule.crontab import Cron, cron
 from bellringer.schedule.daysoff import Calendar, DaysOff, Shift
@@ -37,6 +37,7 @@ __all__ = [
     "cron",
     "delay",
     "every",
+    "fires_per_minute",
     "from_row",
     "know",
     "known",

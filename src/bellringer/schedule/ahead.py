@@ -22,6 +22,8 @@ from bellringer.schedule.timetable import Timetable
 
 DAYS: Final = 30
 _FOUR_YEARS: Final = timedelta(days=1461)
+_FOUR_WEEKS: Final = timedelta(weeks=4)
+_MONDAY: Final = datetime(2026, 1, 5, tzinfo=UTC)
 _NEXT_CHANGE: Final = timedelta(days=400)
 # A day on which the clock goes back has an hour more of minutes.
 _ONCE_A_MINUTE: Final = DAYS * 1440 + 60
@@ -61,6 +63,22 @@ def outlook(schedule: Schedule, now: datetime) -> Outlook:
         clock_change=None if change is None else from_seconds(change[0]),
         warnings=tuple(_warnings(schedule, now, change)),
     )
+
+
+def fires_per_minute(schedule: Schedule) -> float:
+    """How often it fires on average: a timetable over a year; what has bounds, over four weeks from its first fire.
+
+    Counted from a fixed day, so that all who ask agree. Of a delay nobody knows.
+    """
+    if isinstance(schedule, Delay):
+        return 0.0
+    if isinstance(schedule, Timetable) and (plan := schedule.plan()).within is None:
+        days = sum(plan.month(_MONDAY.year, month).bit_count() for month in range(1, 13))
+        return days * plan.times_a_day / (365 * 1440)
+    first = schedule.next_after(_MONDAY)
+    if first is None:
+        return 0.0
+    return schedule.count_between(first, min(first + _FOUR_WEEKS, END)) / (_FOUR_WEEKS / timedelta(minutes=1))
 
 
 def _by_day(schedule: Schedule, now: datetime) -> Iterator[int]:

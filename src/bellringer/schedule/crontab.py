@@ -61,7 +61,7 @@ class Cron(Timetable):
         return _resolved(self.expression, self.seconds, self.seed)
 
     def describe(self) -> str:
-        return describe_cron(self.resolved(), self.timezone, spread=self.hashed, days_off=self.days_off)
+        return _described(self)
 
 
 def cron(
@@ -115,10 +115,17 @@ def _check_seed(read: Expression, seed: str | None) -> str:
     return seed
 
 
+@lru_cache(maxsize=_PLANS)
+def _described(schedule: Cron) -> str:
+    return describe_cron(schedule.resolved(), schedule.timezone, spread=schedule.hashed, days_off=schedule.days_off)
+
+
+@lru_cache(maxsize=_PLANS)
 def _written(expression: str, seconds: bool) -> Expression:
     return grammar.read(expression, seconds=seconds)
 
 
+@lru_cache(maxsize=_PLANS)
 def _resolved(expression: str, seconds: bool, seed: str) -> Expression:
     read = _written(expression, seconds)
     return _written(spread.plain(read, seed), seconds) if read.hashed else read

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any, Final, assert_never
 
 from bellringer.durations import format_duration
@@ -42,6 +43,19 @@ _KEYS: Final = (*_OPTIONS, *dict.fromkeys(key for options in _OPTIONS.values() f
 def parse(document: Mapping[str, object]) -> Schedule:
     """Read a document of exactly one kind, such as {"cron": "0 9 * * MON-FRI", "tz": "Europe/Paris"}."""
     _check_mapping(document)
+    try:  # with their types: 1 is True to a dictionary, and not to a reader
+        return _parse_again(tuple((key, type(value), value) for key, value in document.items()))
+    except TypeError:  # a list, say, which is refused with its own words
+        return _parse(document)
+
+
+@lru_cache(maxsize=16_384)
+def _parse_again(items: tuple[tuple[str, type, object], ...]) -> Schedule:
+    """Thousands of jobs have few schedules among them."""
+    return _parse({key: value for key, _, value in items})
+
+
+def _parse(document: Mapping[str, object]) -> Schedule:
     _check_keys(document)
     kind = _kind(document)
     options: dict[str, Any] = {key: document[key] for key in _OPTIONS[kind] if key in document}

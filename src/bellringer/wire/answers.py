@@ -58,6 +58,8 @@ class Job(Answer, frozen=True):
     created_at: datetime
     updated_at: datetime
     next_at: datetime | None
+    arguments_left_out: bool | msgspec.UnsetType = msgspec.UNSET  # in a list, where they are large
+    http: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET  # what it calls, where its task is http
 
 
 class Resumed(Answer, frozen=True):
@@ -117,12 +119,17 @@ class RunItem(Answer, frozen=True):
 
 
 class Run(RunItem, frozen=True):
-    """A run with all that is known of it; `created` is told only where a run was asked for by a key."""
+    """A run with all that is known of it; `created` is told only where a run was asked for by a key.
+
+    `replay_of` is the run that it repeats, `replays` are those that repeat it.
+    """
 
     args: list[Any]
     kwargs: dict[str, Any]
     result: Any
     attempts: list[Attempt]
+    replay_of: str | None = None
+    replays: list[str] = []
     created: bool | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -153,10 +160,11 @@ class DeadLetter(Answer, frozen=True):
 
 
 class Bulk(Answer, frozen=True):
-    """How many were changed; `more` says that the same request has more to do."""
+    """How many were changed. Where they are many, an operation changes them, and this is its id."""
 
-    count: int
+    count: int = 0
     more: bool = False
+    operation_id: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Worker(Answer, frozen=True):
@@ -164,8 +172,8 @@ class Worker(Answer, frozen=True):
 
     worker_id: int
     name: str
-    host: str
-    pid: int
+    host: str | None  # and its process: only callers of the whole installation are told
+    pid: int | None
     version: str
     pools: dict[str, int]
     state: str
@@ -174,6 +182,7 @@ class Worker(Answer, frozen=True):
     seen_at: datetime
     age: float
     tasks: list[str]
+    asked: str | None = None  # quiet or stop: what an operator wants of it
 
 
 class Node(Answer, frozen=True):
@@ -181,8 +190,8 @@ class Node(Answer, frozen=True):
 
     node_id: str
     name: str
-    host: str
-    pid: int
+    host: str | None  # and its process: only callers of the whole installation are told
+    pid: int | None
     version: str
     started_at: datetime
     seen_at: datetime
@@ -275,14 +284,31 @@ class Readiness(Answer, frozen=True):
     checks: dict[str, str] = {}
 
 
+class Count(Answer, frozen=True):
+    """How many there are; with the relation "gte" there may be more, which were not counted."""
+
+    value: int
+    relation: str
+
+
 class JobPage(Answer, frozen=True):
+    """Jobs; a list leaves out large arguments."""
+
     items: list[Job]
     next_cursor: str | None = None
+    count: Count | msgspec.UnsetType = msgspec.UNSET
 
 
 class RunPage(Answer, frozen=True):
+    """Runs, the newest first. Where few fit a filter, a page may be short and still have a cursor.
+
+    `scanned` is how many runs were looked at for it.
+    """
+
     items: list[RunItem]
     next_cursor: str | None = None
+    scanned: int | msgspec.UnsetType = msgspec.UNSET
+    count: Count | msgspec.UnsetType = msgspec.UNSET
 
 
 class Lines(Answer, frozen=True):

@@ -8,7 +8,7 @@ from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote
 
 from bellringer.payload import check_payload
-from bellringer.wire import answers, reasons
+from bellringer.wire import answers, fairness, reasons
 from bellringer.wire import backfills as past
 from bellringer.wire import calendars as resting
 from bellringer.wire import events as news
@@ -32,12 +32,13 @@ class Ask(Generic[T]):
     body: Document | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     accepts: tuple[int, ...] = ()  # statuses beyond 2xx that carry the shape too
+    limit: int = BODY_LIMIT  # bytes of a body
 
     def content(self) -> bytes | None:
         """The body. One that is too large is refused here: a server that cuts it off may go unheard."""
         if self.body is None:
             return None
-        return check_payload(self.body, limit=BODY_LIMIT, what="the request")
+        return check_payload(self.body, limit=self.limit, what="the request")
 
 
 def _get(shape: type[T], path: str, **query: Any) -> Ask[T]:
@@ -52,11 +53,6 @@ def _post(shape: type[T], path: str, body: Document) -> Ask[T]:
 
 def _at(*parts: str) -> str:
     return "".join("/" + quote(part, safe="") for part in parts)
-
-
-def jobs(*, name: str | None = None, limit: int | None = None, cursor: str | None = None) -> Ask[answers.JobPage]:
-    """A page of jobs, or the one of a name."""
-    return _get(answers.JobPage, "/jobs", name=name, limit=limit, cursor=cursor)
 
 
 def job(job: str) -> Ask[answers.Job]:
@@ -90,10 +86,6 @@ def dry_run(
         body=real.body,
         headers=real.headers,
     )
-
-
-def delete_job(job: str) -> Ask[None]:
-    return Ask(method="DELETE", path=PREFIX + _at("jobs", job), shape=type(None))
 
 
 def pause(job: str, *, reason: str | None = None, until: str | float | None = None) -> Ask[answers.Job]:
@@ -136,11 +128,6 @@ def tz_moves(*, limit: int | None = None) -> Ask[news.TzMoves]:
     return _get(news.TzMoves, "/cluster/tz-moves", limit=limit)
 
 
-def runs(*, job: str | None = None, limit: int | None = None, cursor: str | None = None) -> Ask[answers.RunPage]:
-    """The newest runs, of all jobs or of one."""
-    return _get(answers.RunPage, "/runs", job=job, limit=limit, cursor=cursor)
-
-
 def run(run_id: str) -> Ask[answers.Run]:
     """A run with its attempts."""
     return _get(answers.Run, _at("runs", run_id))
@@ -159,37 +146,9 @@ def retry(run_id: str) -> Ask[answers.Run]:
     return _post(answers.Run, _at("runs", run_id, "retry"), {})
 
 
-def logs(run_id: str, *, limit: int | None = None, cursor: str | None = None) -> Ask[answers.Lines]:
-    return _get(answers.Lines, _at("runs", run_id, "logs"), limit=limit, cursor=cursor)
-
-
 def execute(task: str, *, args: Sequence[Any] = (), kwargs: Document | None = None, **options: Any) -> Ask[answers.Run]:
     """Run a task without a job; options are at, delay, pool, priority, timeout, retry, delivery and key."""
     return _post(answers.Run, "/jobs/execute", {"task": task, "args": args, "kwargs": kwargs or {}, **options})
-
-
-def dead_letters(
-    *, fingerprint: str | None = None, limit: int | None = None, cursor: str | None = None
-) -> Ask[answers.Letters]:
-    return _get(answers.Letters, "/dead-letters", fingerprint=fingerprint, limit=limit, cursor=cursor)
-
-
-def redrive(
-    runs: Sequence[str] | None = None, *, fingerprint: str | None = None, everything: bool = False
-) -> Ask[answers.Bulk]:
-    """Revive dead letters: these, those of a fingerprint, or everything."""
-    return _post(answers.Bulk, "/dead-letters/redrive", _which(runs, fingerprint, everything))
-
-
-def discard(
-    runs: Sequence[str] | None = None, *, fingerprint: str | None = None, everything: bool = False
-) -> Ask[answers.Bulk]:
-    """Take runs off the dead letters for good: these, those of a fingerprint, or everything."""
-    return _post(answers.Bulk, "/dead-letters/discard", _which(runs, fingerprint, everything))
-
-
-def _which(runs: Sequence[str] | None, fingerprint: str | None, everything: bool) -> Document:
-    return {"runs": runs, "fingerprint": fingerprint, "all": True if everything else None}
 
 
 def plan_backfill(job: str, start: str, end: str, **terms: Any) -> Ask[past.BackfillPlan]:
@@ -291,6 +250,11 @@ def cluster() -> Ask[answers.Cluster]:
 def forecast(*, start: str | None = None, end: str | None = None, bucket: str | None = None) -> Ask[forecasts.Forecast]:
     """The expected fires by bucket and pool, and how herds could be spread."""
     return _get(forecasts.Forecast, "/forecast", **{"from": start, "to": end, "bucket": bucket})
+
+
+def objective(*, window: str | None = None) -> Ask[fairness.Objective]:
+    """Which part of the tenant's runs started in time, and who used the capacity when they did not."""
+    return _get(fairness.Objective, "/objective", window=window)
 
 
 def preview(

@@ -11,7 +11,7 @@ import msgspec
 
 from bellringer.durations import format_duration, parse_duration
 from bellringer.errors import InvalidInput
-from bellringer.jobs import DEFAULT_POOL, DEFAULT_PRIORITY, Definition, check_name
+from bellringer.jobs import DEFAULT_POOL, DEFAULT_PRIORITY, HTTP, Definition, check_name
 from bellringer.policies import Catchup, Delivery, Limit, Misfire, Overlap, Retry
 from bellringer.schedule import Schedule, parse, to_document
 from bellringer.schedule.instants import write_instant
@@ -30,14 +30,14 @@ def to_definition(request: JobRequest, *, owner: str = "api") -> Definition:
     """A job's request in words."""
     g = Gathering()
     schedules = _schedules(request, g)
-    kwargs: dict[str, Any] | None = g.take("/payload", lambda: kwargs_of(request), None)
+    task, kwargs = what_of(request, g)
     definition = Definition(
         name=request.name,
-        task=g.take("/task", lambda: check_name(request.task, what="task", pointer="/task"), ""),
+        task=task,
         schedules=schedules,
         args=request.args,
-        kwargs=kwargs or {},
-        pool=request.pool or DEFAULT_POOL,
+        kwargs=kwargs,
+        pool=request.pool or pool_of(task),
         priority=DEFAULT_PRIORITY if request.priority is None else request.priority,
         timeout=timeout_of(request, g),
         heartbeat=heartbeat_of(request, g),
@@ -110,11 +110,10 @@ def _written(schedule: Schedule) -> dict[str, object]:
 
 def _document(d: Definition) -> dict[str, Any]:
     """A definition as its author could have written it."""
+    what = {"task": d.task, "args": list(d.args), "kwargs": dict(d.kwargs)}
     return {
         "name": d.name,
-        "task": d.task,
-        "args": list(d.args),
-        "kwargs": dict(d.kwargs),
+        **({"http": dict(d.kwargs)} if d.task == HTTP else what),
         "schedules": [_written(s) for s in d.schedules],
         "pool": d.pool,
         "priority": d.priority,
@@ -196,6 +195,34 @@ def _placed(document: Mapping[str, Any], place: int) -> list[Schedule]:
     except InvalidInput as error:
         error.pointer = error.pointer.replace("/schedule", f"/schedules/{place}", 1)
         raise
+
+
+def what_of(request: JobRequest | ExecuteRequest, g: Gathering) -> tuple[str, dict[str, Any]]:
+    """The task and its keyword arguments; of a URL to call, the built-in task, which takes the target as they are."""
+    if request.http is None:
+        task = g.take("/task", lambda: _task_of(request), "")
+        kwargs: dict[str, Any] | None = g.take("/payload", lambda: kwargs_of(request), None)
+        return task, kwargs or {}
+    if request.task is not None or request.args or request.kwargs or request.payload:
+        other = "task" if request.task is not None else "arguments"
+        message, hint = f"http and {other} are both given", "a job runs a task or calls a URL; give one"
+        g.add(InvalidInput(message, hint=hint, pointer="/http", code="conflicting_fields"))
+    return HTTP, request.http
+
+
+def _task_of(request: JobRequest | ExecuteRequest) -> str:
+    if request.task is None:
+        raise InvalidInput("task is missing", hint="name a task, or give http", pointer="/task", code="missing_field")
+    task = check_name(request.task, what="task", pointer="/task")
+    if task == HTTP:
+        hint = "give what to call as http"
+        raise InvalidInput(f"{HTTP} is a built-in task", hint=hint, pointer="/task", code="name_reserved")
+    return task
+
+
+def pool_of(task: str) -> str:
+    """The pool of a task that names none."""
+    return HTTP if task == HTTP else DEFAULT_POOL
 
 
 def kwargs_of(request: JobRequest | ExecuteRequest | TriggerRequest) -> dict[str, Any] | None:

@@ -9,7 +9,9 @@ from bellringer.wire.answers import Answer
 
 
 class Event(Answer, frozen=True):
-    """Something that people want to be told of: late, missed, slow or outgrown; `data` says more, by kind.
+    """Something that people want to be told of; `data` says more, by kind.
+
+    A run has failed, is dead, late, missed or slow; a job is outgrown, or has recovered.
 
     What was missed, or is late before it was born, has no run, so no `run_id`; nor has an outgrown job.
     """

@@ -10,19 +10,25 @@ import msgspec
 from bellringer.errors import (
     BellringerError,
     Conflict,
+    Forbidden,
     InvalidInput,
     InvalidSchedule,
     NotFound,
     PayloadTooLarge,
+    QuotaExceeded,
+    Unauthenticated,
     Unavailable,
 )
 
 _SCHEDULES: Final = ("cron_", "schedule_", "timezone_", "datetime_", "run_at_", "offset_")
 _KINDS: Final[Mapping[int, type[BellringerError]]] = {
     400: InvalidInput,
+    401: Unauthenticated,
+    403: Forbidden,
     404: NotFound,
     408: Unavailable,
     409: Conflict,
+    410: Conflict,
     412: Conflict,
     413: PayloadTooLarge,
     415: InvalidInput,
@@ -54,6 +60,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""
     request_id: str = ""
     errors: list[Fault] = []
+    retryable: bool | msgspec.UnsetType = msgspec.UNSET  # of a quota: whether waiting helps
 
 
 def to_error(problem: Problem) -> BellringerError:
@@ -63,6 +70,8 @@ def to_error(problem: Problem) -> BellringerError:
         kind = InvalidSchedule
     elif problem.code == PayloadTooLarge.code:
         kind = PayloadTooLarge
+    elif problem.code == QuotaExceeded.code:
+        kind = QuotaExceeded
     hint = problem.hint
     if kind is BellringerError and problem.request_id:
         hint = hint or f"the server's log tells more under request_id {problem.request_id}"

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from difflib import get_close_matches
+from functools import cache
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -62,11 +64,11 @@ def read(shape: type[S], document: Mapping[str, Any]) -> S:
     gathering = Gathering()
     refuse_unknown(shape, document, gathering)
     values: dict[str, Any] = {}
-    for field in msgspec.structs.fields(shape):
+    for field in fields_of(shape):
         name = field.encode_name
         if name in document:
             try:
-                values[field.name] = msgspec.convert(document[name], field.type)
+                values[field.name] = _converted(document[name], field.type)
             except msgspec.ValidationError as error:
                 gathering.add(_mistyped(name, str(error)))
         elif field.required:
@@ -75,18 +77,39 @@ def read(shape: type[S], document: Mapping[str, Any]) -> S:
     return shape(**values)
 
 
+@cache
+def fields_of(shape: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Looked up once: to work out a shape's fields costs more than to read a request."""
+    return msgspec.structs.fields(shape)
+
+
+@cache
+def _names_of(shape: type[msgspec.Struct]) -> tuple[str, ...]:
+    return tuple(field.encode_name for field in fields_of(shape))
+
+
+def _converted(value: Any, kind: Any) -> Any:
+    """To JSON Schema 7.0 is an integer; to msgspec it is none, so it is tried again as one."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        if isinstance(value, float) and value.is_integer():
+            return msgspec.convert(int(value), kind)
+        raise
+
+
 def refuse_unknown(shape: type[msgspec.Struct], document: Mapping[str, Any], gathering: Gathering) -> None:
     """Unknown fields are refused: a misspelt name that is ignored does nothing, silently."""
-    known = [field.encode_name for field in msgspec.structs.fields(shape)]
-    for name in document:
-        if name not in known:
-            shown = name[:_ECHO]
-            near = get_close_matches(shown, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known) or 'none'}"
-            pointer = "/" + shown.replace("~", "~0").replace("/", "~1")
-            gathering.add(
-                InvalidInput(f"there is no field {shown!r} to set", hint=hint, pointer=pointer, code="unknown_field")
-            )
+    known = _names_of(shape)
+    unknown = (name for name in document if name not in known)
+    for name in islice(unknown, MOST_FAULTS + 1):  # more are not told, and to look for a near one takes long
+        shown = name[:_ECHO]
+        near = get_close_matches(shown, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known) or 'none'}"
+        pointer = "/" + shown.replace("~", "~0").replace("/", "~1")
+        gathering.add(
+            InvalidInput(f"there is no field {shown!r} to set", hint=hint, pointer=pointer, code="unknown_field")
+        )
 
 
 def _mistyped(name: str, text: str) -> InvalidInput:

@@ -20,11 +20,14 @@ class Empty(Request, frozen=True):
 class JobRequest(Request, frozen=True):
     """A job as its author writes it; `schedule` stands for a list of one, `payload` for kwargs.
 
+    It runs a `task`, or calls what `http` says: url, method, headers, body, timeout, expect, sign and secret.
+
     What is left out of pool, priority, timeout, heartbeat, retry and delivery is as the task's code wants it.
     """
 
     name: str
-    task: str
+    task: str | None = None
+    http: dict[str, Any] | None = None
     args: list[Any] = []
     kwargs: dict[str, Any] | None = None
     payload: dict[str, Any] | None = None
@@ -74,9 +77,10 @@ class TriggerRequest(Request, frozen=True):
 
 
 class ExecuteRequest(Request, frozen=True):
-    """A task to run without a job: now, at an instant, or after a delay."""
+    """A task to run, or a URL to call, without a job: now, at an instant, or after a delay."""
 
-    task: str
+    task: str | None = None
+    http: dict[str, Any] | None = None
     args: list[Any] = []
     kwargs: dict[str, Any] | None = None
     payload: dict[str, Any] | None = None
@@ -98,11 +102,12 @@ class CancelRequest(Request, frozen=True):
 
 
 class LettersRequest(Request, frozen=True):
-    """Which dead letters: these runs, those with one fingerprint, or all."""
+    """Which dead letters: these runs, those with one fingerprint, or all; and how many a minute at most."""
 
     runs: list[str] | None = None
     all: bool = False
     fingerprint: str | None = None
+    rate: int | float | None = None
 
 
 class PreviewRequest(Request, frozen=True, rename={"after": "from"}):
