@@ -102,7 +102,7 @@ async def test_each_tenant_gets_its_share_of_a_batch(bench: Bench) -> None:
     for tenant in tenants:
         for _ in range(20):
             await bench.send(tenant=tenant)
-    taken, _ = await claim.claim(bench.store, await bench.seat(), 12, Turn(lanes=4))
+    taken, _ = await claim.claim(bench.store, await bench.seat(), 12, Turn())
     assert Counter(claimed.tenant_id for claimed in taken) == dict.fromkeys(tenants, 3)
 
 
@@ -111,7 +111,7 @@ async def test_a_share_that_a_tenant_does_not_need_is_not_lost_for_long(bench: B
     await bench.send(tenant=second)
     for _ in range(40):
         await bench.send()
-    seat, turn, taken = await bench.seat(), Turn(lanes=2), 0
+    seat, turn, taken = await bench.seat(), Turn(), 0
     for _ in range(5):
         batch, turn = await claim.claim(bench.store, seat, 10, turn)
         taken += len(batch)
@@ -123,7 +123,7 @@ async def test_tenants_take_turns_where_there_are_more_of_them_than_seats(bench:
     for tenant in tenants:
         for _ in range(10):
             await bench.send(tenant=tenant)
-    seat, turn = await bench.seat(), Turn(lanes=2)
+    seat, turn = await bench.seat(), Turn()
     served: Counter[int] = Counter()
     for _ in range(15):
         taken, turn = await claim.claim(bench.store, seat, 2, turn)
@@ -137,7 +137,7 @@ async def test_a_claim_finds_everything_wherever_it_starts(bench: Bench, after: 
     for tenant in (1, *await bench.tenants(2)):
         for priority in (0, 5, 9):
             await bench.send(tenant=tenant, priority=priority)
-    taken, _ = await claim.claim(bench.store, await bench.seat(), 100, Turn(after=after, lanes=1))
+    taken, _ = await claim.claim(bench.store, await bench.seat(), 100, Turn(after=after))
     assert len(taken) == len({claimed.key for claimed in taken}) == 9
 
 

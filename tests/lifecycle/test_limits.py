@@ -279,7 +279,7 @@ async def test_work_behind_waits_though_live_work_is_of_a_tenant_whose_share_is_
     old = await waiting(bench.of(2), "old", 20)
     await fall_behind(bench, old)
     seat = await bench.seat()
-    claimed = await claim_behind(bench, seat, 10, 10, Turn(after=2, lanes=2))
+    claimed = await claim_behind(bench, seat, 10, 10, Turn(after=2))
     assert [c.behind for c in claimed] == [False] * 10
 
 
@@ -287,7 +287,7 @@ async def test_work_behind_is_found_whatever_tenant_has_its_turn(bench: Bench) -
     await bench.sql("insert into tenants (name) values ('other')")
     old = await waiting(bench.of(2), "old", 2)
     await fall_behind(bench, old)
-    claimed = await claim_behind(bench, await bench.seat(), 10, 10, Turn(after=1, lanes=1))
+    claimed = await claim_behind(bench, await bench.seat(), 10, 10, Turn(after=1))
     assert len(claimed) == 2
 
 

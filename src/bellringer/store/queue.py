@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import asyncpg
@@ -51,14 +51,34 @@ class Settled(msgspec.Struct, frozen=True):
     ended_at: float | None = None  # on the worker's monotonic clock
 
 
+class Walk(NamedTuple):
+    """How far a claim came: behind whom the next begins, what the first one there is still to get, tenants seen."""
+
+    after: int
+    rest: int
+    tenants: int
+
+
 async def claim(
-    store: Store, worker_id: int, pool_id: int, tasks: Sequence[int], most: int, share: int, after: int, behind: int
-) -> list[Claimed]:
-    rows = await store.pool.fetch(_SQL.claim, worker_id, pool_id, tasks, most, share, after, behind)
+    store: Store,
+    worker_id: int,
+    pool_id: int,
+    tasks: Sequence[int],
+    most: int,
+    *,
+    after: int,
+    rest: int,
+    behind: int,
+    tenants: int,
+) -> tuple[list[Claimed], Walk]:
+    """At most so many runs, of at most so many tenants behind `after`; the first of them has `rest` to get."""
+    arguments = (worker_id, pool_id, tasks, most, after, rest, behind, tenants)
+    *rows, last = await store.pool.fetch(_SQL.claim, *arguments)
     decode = _SPEC.decode
-    return [
+    taken = [
         Claimed(RunKey(r[0], r[1], r[2]), r[3], r[4], r[5], r[6], r[7], r[8], decode(r[9]), r[10], r[11]) for r in rows
     ]
+    return taken, Walk(last["after"], last["rest"], last["walked"])
 
 
 async def settle(store: Store, worker_id: int, batch: Sequence[Settled], moment: float | None = None) -> int:

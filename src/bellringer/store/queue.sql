@@ -1,8 +1,10 @@
 -- The queue: what is to be done now or soon, and who holds it.
 
 -- name: claim
-select job_id, scheduled_for, slot, attempt, attempt_floor, task_id, tenant_id, claimed_at, name, spec, behind, available_at
-from bellringer.claim($1, $2, $3, $4, $5, $6, $7)
+-- The last row is no run: it says where the next claim is to begin.
+select job_id, scheduled_for, slot, attempt, attempt_floor, task_id, tenant_id, claimed_at, name, spec, behind, available_at,
+       after, rest, walked
+from bellringer.claim($1, $2, $3, $4, $5, $6, $7, $8)
 
 -- name: settle
 select bellringer.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)

@@ -144,6 +144,10 @@ class Context:
         return self._work.tenant
 
     @property
+    def tenant_id(self) -> int:
+        return self._work.tenant_id
+
+    @property
     def pool(self) -> str:
         return self._work.pool
 

@@ -13,7 +13,7 @@ import msgspec
 from bellringer.errors import InvalidInput
 from bellringer.payload import scrub, to_plain
 from bellringer.runs import Ending, Outcome
-from bellringer.tasks import Discard, Snooze
+from bellringer.tasks import Discard, Failed, Snooze
 
 MESSAGE_LIMIT: Final = 4 * 1024
 TRACEBACK_LIMIT: Final = 16 * 1024
@@ -44,6 +44,9 @@ def returned(value: Any, *, limit: int, ran: float) -> Ending:
 
 def raised(error: BaseException, *, ran: float = 0.0) -> Ending:
     """The end of a handler that raised; whatever it was, it is this attempt's failure and nobody else's."""
+    if isinstance(error, Failed):
+        told_of = {**trouble(error.kind, _text(error)), **error.detail}
+        return Ending(outcome=Outcome.FAILED, error=told_of, ran=ran, after=error.after, final=error.final)
     return Ending(outcome=Outcome.FAILED, error=describe(error), ran=ran)
 
 

@@ -7,6 +7,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,10 +19,10 @@ from bellringer import faults
 from bellringer.clock import Clock, DatabaseClock
 from bellringer.lifecycle.claim import Seat, claim
 from bellringer.lifecycle.settle import decide
-from bellringer.loops import Wake, every
+from bellringer.loops import Wake, every, first_of
 from bellringer.policies import Delivery
 from bellringer.runs import Ending, Event, Outcome, Verdict
-from bellringer.store import history, queue, workers
+from bellringer.store import history, queue, usage, workers
 from bellringer.store.names import Names, TaskDescription
 from bellringer.store.pool import FAILURES, RETRYABLE, Store
 from bellringer.store.queue import Claimed, Settled
@@ -30,6 +31,7 @@ from bellringer.store.workers import Introduction
 from bellringer.tasks import Registry, Task
 from bellringer.telemetry import CLAIM_SECONDS, CLAIMS, START_LATENESS, log, one_of
 from bellringer.worker.executor import Executor
+from bellringer.worker.meter import Meter
 from bellringer.worker.seats import Seats
 from bellringer.worker.settler import Entry, Settler
 from bellringer.worker.strikes import Strikes
@@ -79,10 +81,13 @@ class Worker:
         )
         self._settler = Settler(store, clock, self._strike_again)
         self._strikes = Strikes()
+        self._meter = Meter()
         self._wakes: list[Wake] = []
         self._running: dict[asyncio.Future[Ending], Claimed] = {}
         self._cancel_wake = Wake()
         self._stopping = False
+        self._quiet = False  # an operator wants it to finish what runs, and to claim no more
+        self._asked_to_stop = asyncio.Event()
         self.worker_id = 0
         self.started = asyncio.Event()
 
@@ -92,6 +97,9 @@ class Worker:
         pools = await self._names.pool_ids(self._settings.pools)
         seats = [Seats(pool, pools[pool], slots) for pool, slots in self._settings.pools.items()]
         self._wakes = [Wake() for _ in seats]
+        self._meter.learn(await usage.within(self._store))
+        for s in seats:
+            self._meter.open(s.pool_id, s.slots, self._clock.monotonic())
         async with asyncio.TaskGroup() as chores:
             kept = [chores.create_task(loop) for loop in self._chores()]
             taking = [
@@ -99,7 +107,7 @@ class Worker:
                 for s, w in zip(seats, self._wakes, strict=True)
             ]
             self.started.set()
-            await stop.wait()
+            await first_of(stop, self._asked_to_stop)
             self._stopping = True
             for s, loop in zip(seats, taking, strict=True):
                 async with s.claiming:  # what a claim has taken must be known, to be given back
@@ -157,24 +165,24 @@ class Worker:
         return take
 
     async def _claim(self, seats: Seats) -> bool:
-        """Claim for one pool; True: there was as much as was asked for, so there may be more."""
+        """Claim for one pool; True: there may be more, as all that was asked for was there, or not all was seen."""
         started = self._clock.monotonic()
         seats.measure(started)
         wanted = seats.wanted()
-        if not wanted or not seats.worth_claiming():
+        if not wanted or self._quiet or not seats.worth_claiming():
             return False
         seat = Seat(worker_id=self.worker_id, pool_id=seats.pool_id, task_ids=list(self._tasks))
         taken, seats.turn = await claim(self._store, seat, wanted, seats.turn, behind=seats.room_behind())
         seats.behind += sum(claimed.behind for claimed in taken)
         CLAIM_SECONDS.observe(self._clock.monotonic() - started)
         if not taken:
-            return False
+            return seats.turn.goes_on
         faults.point("claim.taken")
         self._time.observe(taken[0].claimed_at)
         one_of(CLAIMS, seats.pool).inc(len(taken))
         seats.waiting.extend((seat.worker_id, claimed) for claimed in taken)
         self._fill(seats)
-        return len(taken) == wanted
+        return len(taken) == wanted or seats.turn.goes_on
 
     def _fill(self, seats: Seats) -> None:
         """Seat what waits, as far as there are seats."""
@@ -196,12 +204,17 @@ class Worker:
             claimed_at=claimed.claimed_at,
             due_at=claimed.available_at,
             tenant=self._settings.tenants.get(claimed.tenant_id, "default"),
+            tenant_id=claimed.tenant_id,
             pool=seats.pool,
             job=claimed.name,
         )
+        due = claimed.available_at or claimed.key.scheduled_for
+        late = (self._time.now() - due).total_seconds()
         if claimed.attempt == 1:
-            late = (self._time.now() - (claimed.available_at or claimed.key.scheduled_for)).total_seconds()
             one_of(START_LATENESS, seats.pool).observe(max(late, 0.0))
+        if not claimed.behind:  # what runs behind live work has no time to keep
+            self._meter.started(seats.pool_id, claimed.tenant_id, due, late)
+        self._meter.began(seats.pool_id, claimed.tenant_id, self._clock.monotonic())
         if self._settings.observer:
             self._settings.observer("started", work, None)
         end = self._executor.start(work)
@@ -213,7 +226,9 @@ class Worker:
         if self._running.pop(end, None) is None:  # the grace was over; it was given back
             return
         faults.point("execute.done")
-        settled = decide(claimed, end.result(), self._clock.monotonic())
+        ended_at = self._clock.monotonic()
+        self._meter.ended(seats.pool_id, claimed.tenant_id, ended_at)
+        settled = decide(claimed, end.result(), ended_at)
         self._settler.add(Entry(worker_id, claimed, work.task, settled))
         if self._settings.observer:
             self._settings.observer("finished", work, settled)
@@ -240,13 +255,26 @@ class Worker:
     # Staying alive
 
     async def _beat(self) -> None:
-        state = "draining" if self._stopping else "live"
-        if await workers.beat(self._store, self.worker_id, len(self._running), state):
+        state = "draining" if self._stopping or self._quiet else "live"
+        if asked := await workers.beat(self._store, self.worker_id, len(self._running), state):
+            self._quiet = self._quiet or asked != "work"
+            if asked == "stop":
+                self._asked_to_stop.set()
+            await self._tell_usage()
             return
         log.warning("this worker was declared lost; it starts over", worker_id=self.worker_id)
         for claimed in list(self._running.values()):
             self._executor.cancel(claimed.key, claimed.attempt, "this worker was declared lost")
         await self._join()
+
+    async def _tell_usage(self) -> None:
+        """Bring what was summed up to the database, and learn within what time those tenants want their runs."""
+        if used := self._meter.take(self._clock.monotonic(), self._time.now()):
+            try:
+                self._meter.learn(await usage.add(self._store, used))
+            except FAILURES:
+                self._meter.keep(used)
+                raise
 
     async def _cancel(self) -> None:
         for key, attempt in await queue.cancels(self._store, self.worker_id):
@@ -282,6 +310,8 @@ class Worker:
             self._settler.add(entry)
         await self._settler.drained()
         await self._report()
+        with suppress(*FAILURES):  # figures are not worth a stop that fails
+            await self._tell_usage()
 
     async def _give_back(self, seats: Sequence[Seats]) -> None:
         taken = [(c.key, c.attempt) for s in seats for worker_id, c in s.waiting if worker_id == self.worker_id]

@@ -22,6 +22,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     claimed_at: datetime
     due_at: datetime | None = None  # its time, with the job's jitter; of a retry, when it was to be tried
     tenant: str = "default"
+    tenant_id: int = 0
     pool: str = "short"
     job: str | None = None  # the job's name, where it has one
 

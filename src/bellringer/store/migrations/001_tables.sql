@@ -13,7 +13,21 @@ create function clock() returns timestamptz language sql volatile as $$
   select bellringer.now() + case when bellringer.now() = pg_catalog.now() then clock_timestamp() - pg_catalog.now() else interval '0' end
 $$;
 
-create type cause as enum ('schedule', 'send', 'manual', 'backfill', 'catchup', 'replay', 'workflow');
+-- The tenant that this connection serves; null: it serves none, or all.
+create function told() returns integer language sql stable parallel safe as
+$$ select nullif(current_setting('bellringer.tenant', true), '')::integer $$;
+
+-- For functions that pass the wall between tenants (security definer, see 020_walls): a connection that serves one tenant does
+-- nothing for another.
+create function own(p_tenant integer) returns boolean language plpgsql stable parallel safe as $$
+begin
+  if p_tenant is distinct from coalesce(bellringer.told(), p_tenant) then
+    raise exception 'that is another tenant''s' using errcode = 'BR004';
+  end if;
+  return true;
+end $$;
+
+create type cause as enum ('schedule', 'send', 'manual', 'backfill', 'catchup', 'replay', 'workflow', 'webhook');
 create type outcome as enum ('ok', 'failed', 'timed_out', 'lost', 'cancelled');
 create type run_state as enum ('queued', 'blocked', 'running', 'retrying', 'succeeded', 'dead', 'cancelled', 'skipped');
 
@@ -29,17 +43,23 @@ create table tenants (
   name         text not null unique,
   weight       real not null default 1,
   quotas       jsonb not null default '{}',
+  objective    jsonb not null default '{}',     -- target: which part of its runs is to start within so many seconds
   suspended_at timestamptz,
   created_at   timestamptz not null default pg_catalog.now()
 );
 insert into tenants (name) values ('default');
 
 create table pools (
-  pool_id    smallint generated always as identity primary key,
-  name       text not null unique,
-  created_at timestamptz not null default pg_catalog.now()
+  pool_id       smallint generated always as identity primary key,
+  name          text not null unique,
+  declared      boolean not null default false, -- somebody has described it; others are only named by jobs
+  description   text not null default '',
+  paused_at     timestamptz,                    -- nothing of it is claimed meanwhile
+  paused_by     text,
+  paused_reason text,
+  created_at    timestamptz not null default pg_catalog.now()
 );
-insert into pools (name) values ('short'), ('long');
+insert into pools (name, declared) values ('short', true), ('long', true), ('http', false);
 
 create table tasks (
   task_id    integer generated always as identity primary key,
@@ -47,22 +67,26 @@ create table tasks (
   schema     jsonb not null default '{}',
   doc        text not null default '',
   defaults   jsonb not null default '{}',       -- how its code wants its runs treated: pool, timeout, retry …
+  named_by   integer,                           -- the tenant that made it up, as long as no worker knows it
   created_at timestamptz not null default pg_catalog.now()
 );
+create index tasks_made_up on tasks (named_by) where named_by is not null;
 
--- Wide and rarely updated; a claim reads its spec.
+-- Wide and rarely updated; a claim reads its spec. Tenants, tasks and pools are interned and never deleted: to have each job
+-- refer to them by constraint would guard nothing, cost a quarter of a bulk creation, and have all creations lock the same rows.
 create table jobs (
   job_id        uuid primary key,
-  tenant_id     integer not null references tenants,
+  tenant_id     integer not null,
   shard         smallint not null,
   name          text not null,
-  task_id       integer not null references tasks,
+  name_key      text not null generated always as (lower(name)) stored,  -- under row-level security no index on lower(name) is used
+  task_id       integer not null,
   spec          jsonb not null,                 -- arguments, timeout, retry, delivery
   schedules     jsonb not null default '[]',    -- as the user wrote them
   schedule_ids  integer[] not null default '{}',-- the cohorts that it is a member of while it is active
   once_at       timestamptz,                    -- a one-shot's instant
   delay         interval,                       -- from the end of one run to the next
-  pool_id       smallint not null references pools,
+  pool_id       smallint not null,
   priority      smallint not null,
   misfire       text not null,
   catchup       jsonb not null default '{}',    -- of fire_all: most, window (seconds), rate (runs a minute)
@@ -86,7 +110,7 @@ create table jobs (
   updated_at    timestamptz not null,
   deleted_at    timestamptz
 );
-create unique index jobs_name on jobs (tenant_id, lower(name)) where deleted_at is null;
+create unique index jobs_name on jobs (tenant_id, name_key) where deleted_at is null;
 create index jobs_paused_until on jobs (paused_until) where paused_until is not null;
 create index jobs_delay on jobs (job_id) where delay is not null and deleted_at is null;
 create index jobs_tenant on jobs (tenant_id, job_id) where deleted_at is null;
@@ -266,7 +290,9 @@ create table runs (
   spec          jsonb,
   primary key (job_id, scheduled_for, slot)
 ) partition by range (scheduled_for);
-create index runs_recent on runs (tenant_id, scheduled_for);
+-- In the order of lists. A herd shares its instant: by its shards it is read in parts, and the index stays small, since equal
+-- entries are kept together. With the whole key in it, firing would write a tenth more.
+create index runs_recent on runs (tenant_id, scheduled_for, shard);
 
 -- All values of queue.blocked that have this bit: by them the index on blocked is asked.
 create function bits(p_bit integer) returns smallint[] language sql immutable parallel safe as
@@ -303,10 +329,10 @@ create table queue (
 ) with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 100000);
 create index queue_ready on queue (pool_id, tenant_id, priority desc, available_at) where worker_id is null and blocked = 0;
-create index queue_held on queue (worker_id) where worker_id is not null;
+create index queue_held on queue (worker_id, tenant_id) where worker_id is not null;
 create index queue_blocked on queue (blocked, available_at) where blocked & ~32 <> 0;
 create index queue_waiting on queue (available_at, job_id) where blocked & 2 = 2;
-create index queue_limited on queue (pool_id, key_id, priority desc, available_at) where worker_id is null and blocked = 32;
+create index queue_limited on queue (pool_id, tenant_id, key_id, priority desc, available_at) where worker_id is null and blocked = 32;
 create index queue_keys on queue (key_id, job_id) where key_id is not null and worker_id is not null;
 create index queue_behind on queue (pool_id, available_at) where worker_id is null and blocked = 0 and priority < 0;
 create index queue_late on queue (late_at) where late_at is not null;
@@ -388,8 +414,10 @@ create index backfills_unended on backfills (shard, backfill_id) where state in 
 create index backfills_of_job on backfills (job_id, backfill_id);
 create index backfills_newest on backfills (tenant_id, backfill_id);
 
--- What people want to be told of: a run that is late or missed, one that takes far longer than usual, a job that
--- outgrows its interval. Each is told once.
+-- What people want to be told of: a run that is late or missed, one that failed or died, one that takes far longer than
+-- usual, a job that outgrows its interval or has recovered. Each is told once. Who follows the events does so by (tx, event_id),
+-- and only where tx < pg_snapshot_xmin(pg_current_snapshot()): numbers are given before the commit, so by event_id alone
+-- one that commits late would be passed over.
 create table events (
   event_id      bigint generated always as identity primary key,
   at            timestamptz not null,
@@ -400,9 +428,11 @@ create table events (
   slot          bigint not null default 0,
   attempt       integer not null default 0,
   data          jsonb not null default '{}',
+  tx            xid8 not null default pg_current_xact_id(),
   unique (job_id, scheduled_for, slot, attempt, kind)
 );
 create index events_newest on events (tenant_id, event_id);
+create index events_in_order on events (tenant_id, tx, event_id);
 create index events_old on events (at);
 
 create table dead_letters (
@@ -466,6 +496,7 @@ create table workers (
   task_ids   integer[] not null,
   state      text not null default 'live' check (state in ('live', 'draining', 'stopped', 'lost')),
   busy       integer not null default 0,
+  asked      text check (asked in ('quiet', 'stop')),  -- what an operator wants of it; it reads so when it beats
   started_at timestamptz not null,
   seen_at    timestamptz not null
 );
