@@ -10,10 +10,12 @@ import pytest
 
 from bellringer.errors import Conflict, InvalidInput, NotFound
 from bellringer.lifecycle import control
+from bellringer.lifecycle.send import Order, send
 from bellringer.policies import Retry
 from bellringer.runs import RunKey, State
 from bellringer.schedule import at, every
 from bellringer.store import runs
+from bellringer.store.scope import ScopedStore
 
 if TYPE_CHECKING:
     from tests.lifecycle.conftest import Bench
@@ -281,3 +283,21 @@ async def test_pages_of_dead_letters_leave_nothing_out(bench: Bench) -> None:
     first = await runs.dead(bench.store, 1, None, None, 3)
     second = await runs.dead(bench.store, 1, (first[-1].died_at, first[-1].key), None, 3)
     assert len({letter.key for letter in (*first, *second)}) == 5
+
+
+async def test_a_pause_that_changes_nothing_leaves_no_revision(bench: Bench) -> None:
+    job = await bench.job("job", every("1m"))
+    first = await control.pause(bench.store, job, tenant_id=1, who="ada", reason="repair")
+    assert await control.pause(bench.store, job, tenant_id=1, who="bob", reason="repair") == first
+    assert (await bench.read(job)).paused_by == "ada"
+    assert await control.pause(bench.store, job, tenant_id=1, who="bob", reason="still") == first + 1
+    assert await bench.value("select count(*) from audit where target = $1::text", str(job)) == 3
+
+
+async def test_who_sends_is_in_the_audit_once(bench: Bench) -> None:
+    acting = ScopedStore(bench.store, None, '{"who": "user:ada"}')
+    for key in ("k", "k"):
+        await send(acting, bench.names, Order(task="greet", key=key), tenant_id=1)
+    await bench.send()  # by a program
+    told = await bench.sql("select who, action from audit where kind = 'run'")
+    assert [tuple(row) for row in told] == [("user:ada", "run.sent")]

@@ -298,3 +298,30 @@ async def test_a_suspended_tenant_keeps_no_other_from_work(bench: Bench) -> None
     await freezing.suspend(bench.store, 1)
     [claimed] = await bench.claim(seat)
     assert claimed.key.job_id == theirs != mine
+
+
+async def test_a_tenant_has_only_so_many_freezes_that_are_not_over(bench: Bench) -> None:
+    await bench.sql(
+        "insert into freezes (tenant_id, name, from_at, to_at, policy, made_by, made_at) "
+        "select 1, 'f', d, d + interval '1 hour', 'skip', 'me', bellringer.now() "
+        "from generate_series(-9, $1::integer) n, lateral (select bellringer.now() + n * interval '1 day' as d) s "
+        "where n <> 0",
+        freezes.MOST - 1,
+    )
+    last = await freeze(bench, 10, 20)
+    with pytest.raises(Conflict) as refused:
+        await freeze(bench, 10, 20)
+    assert refused.value.code == "limit"
+    await freezing.lift(bench.store, last.freeze_id, tenant_id=1)
+    await freeze(bench, 10, 20)
+
+
+async def test_freezes_of_others_and_those_to_come_hold_nothing(bench: Bench) -> None:
+    [other] = await bench.tenants(1)
+    await bench.job("job", every("10s"))
+    seat = await bench.seat()
+    await freeze(bench, 15, 25)
+    await bench.sql("update freezes set tenant_id = $1", other)
+    await freeze(bench, 500, 600)
+    await walk(bench, 30)
+    assert await work(bench, seat) == [10, 20, 30]

@@ -30,6 +30,7 @@ HOT = ("jobs", "members", "cohorts", "queue", "timers", "dead_letters", "send_ke
 MANY, SOME = 200_000, 40_000
 FEW = 1_000  # rows of a small table
 LINE = 2_000  # runs of one job that wait
+CROWD = 400  # tenants that have work in one pool
 NOW = datetime.combine(datetime.now(UTC).date(), datetime.min.time(), UTC) + timedelta(days=1, hours=12)
 TOMORROW = NOW + timedelta(days=1)
 LATE = NOW - timedelta(hours=1)
@@ -47,7 +48,7 @@ insert into workers (name, host, pid, version, pools, task_ids, state, started_a
   from generate_series(1, 20) n;
 insert into workers (name, host, pid, version, pools, task_ids, started_at, seen_at)
   values ('busy', 'h', 1, '', '{"long": 1}', array[1], now(), now());
-insert into pools (name) values ('narrow');
+insert into pools (name) values ('narrow'), ('crowd'), ('capped');
 insert into limits (tenant_id, key, most)
   select 1, 'key ' || n, case when n < 10 then 1 else 50 end from generate_series(1, 300) n;
 """
@@ -84,7 +85,8 @@ insert into send_keys (tenant_id, task_id, key, job_id, scheduled_for, slot, exp
 """
 # Work that is held, in a pool of its own: jobs that do not overlap, with a run under way; behind it one that waits, one
 # whose time has not come, or, of the first twenty, one to decide on; runs that a freeze holds; keys with a long line,
-# nine of them at their limit; a line of a job that is at its own limit, within a key that is not; and backfills.
+# nine of them at their limit; a line of a job that is at its own limit, within a key that is not; backfills; and crowds
+# of tenants, which may have as much under way as they like, or one run, which they have.
 RUN = "job_id, scheduled_for, slot, available_at, tenant_id, task_id, shard, pool_id, priority, cause, blocked"
 HELD = f"""
 create temporary table overs on commit drop as
@@ -126,6 +128,17 @@ insert into queue ({RUN}, key_id)
 insert into queue ({RUN})
   select md5('back' || n)::uuid, '{NOW}', 1, '{NOW}', 1 + n % 10, 1, n % 64, 2, -5, 'backfill', 0
   from generate_series(1, {SOME}) n;
+insert into tenants (name, quotas)
+  select 'crowd ' || n, case when n > {CROWD} then '{{"in_flight": 1}}' else '{{}}' end::jsonb
+  from generate_series(1, 2 * {CROWD}) n;
+insert into queue ({RUN})
+  select md5('crowd' || n || t.name)::uuid, '{NOW}', 0, '{NOW}', t.tenant_id, 1, 0,
+         case when t.quotas ? 'in_flight' then 5 else 4 end, n, 'schedule', 0
+  from tenants t cross join generate_series(1, 20) n where t.name like 'crowd %';
+insert into queue ({RUN}, worker_id, attempt)
+  select md5('taken' || t.name)::uuid, '{NOW}', 0, '{NOW}', t.tenant_id, 1, 0, 5, 5, 'schedule', 0,
+         1 + t.tenant_id % 20, 1
+  from tenants t where t.quotas ? 'in_flight';
 """
 
 
@@ -249,10 +262,14 @@ def settled(ends: str | None, jobs: Sequence[UUID] = ENDED, worker: int = 2) -> 
     ]  # fmt: skip
 
 
+def claimed(pool: int, most: int, *, after: int = -1, behind: int | None = None, tenants: int = 200) -> list[Any]:
+    return [1, pool, [1, 2], most, after, 0, most if behind is None else behind, tenants]
+
+
 def registered(number: int, expected: int) -> list[Any]:
     document = {
-        "job_id": str(job(number)), "tenant_id": 1 + number % 10, "shard": number % 64, "name": f"new {number}",
-        "task_id": 1, "spec": {}, "schedules": [], "schedule_ids": [1], "pool_id": 1, "priority": 5,
+        "jobs": [{"job_id": str(job(number)), "own": {"shard": number % 64, "name": f"new {number}", "spec": {}}}],
+        "tenant_id": 1 + number % 10, "task_id": 1, "schedules": [], "schedule_ids": [1], "pool_id": 1, "priority": 5,
         "misfire": "fire_once", "overlap": "skip", "enabled": True, "owner": "me", "tags": [], "expected": expected,
         "catchup": {}, "jitter_by": 0,
     }  # fmt: skip
@@ -307,12 +324,15 @@ CASES: dict[str, tuple[str, list[Any], set[str], int]] = {
     "free orphans further on": (of_queue.free_orphans, [NOW, over(7), 100], {"queue_waiting"}, 3000),
     "thaw while all is frozen": (of_queue.thaw, [1000], {"queue_blocked"}, 3000),
     "held by": ("select held_by($1, 8, 1::smallint, null, $2, 1)", [over(7), NOW], {"queue_pkey"}, 50),
-    "claim": (of_queue.claim, [1, 1, [1, 2], 100, 100, -1, 100], {"queue_ready", "jobs_pkey"}, 1000),
-    "claim in turn": (of_queue.claim, [1, 1, [1, 2], 100, 10, 5, 100], {"queue_ready", "jobs_pkey"}, 1000),
+    "claim": (of_queue.claim, claimed(1, 100), {"queue_ready", "jobs_pkey"}, 1000),
+    "claim in turn": (of_queue.claim, claimed(1, 100, after=5), {"queue_ready", "jobs_pkey"}, 1000),
+    "claim a few of a crowd": (of_queue.claim, claimed(4, 10, after=99, tenants=30), {"queue_ready"}, 300),
+    "claim of a crowd": (of_queue.claim, claimed(4, 100, after=99), {"queue_ready", "tenants_pkey"}, 2000),
+    "claim of a capped crowd": (of_queue.claim, claimed(5, 100), {"queue_ready", "tenants_pkey", "queue_held"}, 10_000),
     "claim what is limited": ("select claim_limited(1, 2::smallint, array[1], 100, 0)", [], {"queue_limited"}, 3000),
-    "claim past a job at its own limit": (of_queue.claim, [1, 3, [1, 2], 10, 10, -1, 10], {"queue_limited"}, 5000),
-    "claim what is behind": (of_queue.claim, [1, 2, [1, 2], 100, 100, -1, 10], {"jobs_pkey"}, 3000),
-    "claim what is behind, in turn": (of_queue.claim, [1, 2, [1, 2], 100, 100, 5, 10], {"jobs_pkey"}, 3000),
+    "claim past a job at its own limit": (of_queue.claim, claimed(3, 10), {"queue_limited"}, 5000),
+    "claim what is behind": (of_queue.claim, claimed(2, 100, behind=10), {"jobs_pkey"}, 3000),
+    "claim what is behind, in turn": (of_queue.claim, claimed(2, 100, after=5, behind=10), {"jobs_pkey"}, 3000),
     "settle what others wait for": (
         of_queue.settle,
         settled("succeeded", OVER, 21),

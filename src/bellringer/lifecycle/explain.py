@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from uuid import UUID
 
+from bellringer.egress.urls import origin_of
 from bellringer.errors import NotFound
+from bellringer.jobs import HTTP
 from bellringer.policies import Retry
 from bellringer.reasons import (
+    Circuit,
     Facts,
     Held,
     Member,
@@ -23,7 +26,7 @@ from bellringer.reasons import (
     reasons_for_run,
 )
 from bellringer.runs import FINAL, RunKey, State
-from bellringer.store import jobs, reasons, runs
+from bellringer.store import egress, jobs, reasons, runs
 from bellringer.store.jobs import Job
 from bellringer.store.pool import Store
 from bellringer.store.reasons import Around
@@ -50,7 +53,7 @@ async def run(store: Store, key: RunKey, *, tenant_id: int) -> Explained:
         raise NotFound("there is no such run")
     job = await jobs.get(store, key.job_id, tenant_id)
     here = await reasons.around(store, key.job_id, key, tenant_id)
-    facts = _facts(here, job, found)
+    facts = replace(_facts(here, job, found), circuit=await _circuit(store, job, found, tenant_id))
     return _explained(facts, job, found, key.job_id, key.scheduled_for, here.now, reasons_for_run(facts, here.now))
 
 
@@ -66,7 +69,7 @@ async def why(store: Store, job_id: UUID, time: str | None = None, *, tenant_id:
     found = await runs.get(store, key, tenant_id) if key else None
     waiting = key if found is not None and found.state not in FINAL else None
     here = await reasons.around(store, job_id, waiting, tenant_id)
-    facts = _facts(here, job, found)
+    facts = replace(_facts(here, job, found), circuit=await _circuit(store, job, found, tenant_id))
     return _explained(facts, job, found, job_id, None, here.now, reasons_for_job(facts, here.now))
 
 
@@ -115,6 +118,7 @@ def _facts(here: Around, job: Job | None, found: Run | None, then: Then | None =
         then=then or Then(),
         task=here.task,
         pool=here.pool,
+        pool_pause=here.pool_pause,
         shard=here.shard,
         scheduler=here.scheduler,
         workers=here.workers,
@@ -123,7 +127,22 @@ def _facts(here: Around, job: Job | None, found: Run | None, then: Then | None =
         ahead=here.ahead,
         freeze=here.freeze,
         suspended_at=here.suspended_at,
+        cap=here.cap,
+        in_flight=here.in_flight,
     )
+
+
+async def _circuit(store: Store, job: Job | None, found: Run | None, tenant_id: int) -> Circuit | None:
+    """The breaker of what is called, where it is open."""
+    spec = found.spec if found is not None and found.task == HTTP else job.spec if job and job.task == HTTP else None
+    if spec is None or not isinstance(spec.kwargs.get("url"), str):
+        return None
+    origin = origin_of(spec.kwargs["url"])
+    seen = await egress.breaker(store, tenant_id, origin)
+    if seen is None or seen.opened_at is None or seen.probe_at is None:
+        return None
+    trying = seen.state == "half_open"
+    return Circuit(origin=origin, since=seen.opened_at, probe_at=seen.probe_at, why=seen.reason, trying=trying)
 
 
 def _member(job: Job) -> Member:

@@ -67,7 +67,7 @@ def check_span(from_at: datetime, to_at: datetime, now: datetime) -> None:
 async def freeze(store: Store, wish: Wish, now: datetime, *, tenant_id: int, who: str) -> Freeze:
     """Let schedules rest. What the scheduler has born ahead of its time, a second at most, runs all the same."""
     wish = wish.checked(now)
-    return await freezes.add(
+    made = await freezes.add(
         store,
         tenant_id,
         name=wish.name,
@@ -78,6 +78,10 @@ async def freeze(store: Store, wish: Wish, now: datetime, *, tenant_id: int, who
         reason=wish.reason,
         who=who,
     )
+    if made is None:
+        text = f"there are {freezes.MOST} freezes already that are not over"
+        raise Conflict(text, hint="lift one, or let one cover more by its tags", code="limit")
+    return made
 
 
 async def amend(

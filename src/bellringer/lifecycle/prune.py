@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from bellringer.store import history, leases, workers
+from bellringer.store import audit, egress, history, leases, operations, usage, webhooks, workers
 from bellringer.store.pool import Store
 
 
@@ -18,6 +18,9 @@ class Retention:
     dead_letters: timedelta = timedelta(days=30)
     gaps: timedelta = timedelta(days=90)
     events: timedelta = timedelta(days=30)
+    usage: timedelta = timedelta(days=30)
+    operations: timedelta = timedelta(days=90)
+    audit: timedelta = timedelta(days=365)
 
 
 async def make_days(store: Store, now: datetime, ahead: int = 3) -> None:
@@ -28,8 +31,14 @@ async def make_days(store: Store, now: datetime, ahead: int = 3) -> None:
 async def prune(store: Store, now: datetime, retention: Retention) -> int:
     """Drop days past retention; answers how many went. A day with unended runs or dead letters stays."""
     await history.forget(store, now, retention.dead_letters, retention.gaps, retention.events)
+    await webhooks.forget(store, now - retention.events)
+    await egress.forget(store, now - retention.events)
+    await egress.forget_secrets(store, now - retention.runs - retention.dead_letters)
+    await audit.forget(store, now - retention.audit)
     await workers.forget(store)
+    await usage.forget(store, now - retention.usage)
     await leases.forget(store)
+    await operations.forget(store, now - retention.operations)
     horizon = (now - retention.runs).date()
     return await history.drop_days(store, [day for day in await history.days(store) if day < horizon])
 

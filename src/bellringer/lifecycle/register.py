@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -12,11 +12,12 @@ import msgspec
 from uuid_utils.compat import uuid7
 
 from bellringer.errors import Conflict, InvalidInput, NotFound, Unavailable
-from bellringer.jobs import OWN_KEY, Definition, check_name, shard_of
-from bellringer.payload import check_payload
-from bellringer.policies import Limit, Missed, jitter_by
+from bellringer.jobs import Definition, check_name
+from bellringer.lifecycle.judging import stored_as, weigh
+from bellringer.lifecycle.rows import Judged, Row, judged_of, rows_of, spec_of, written
+from bellringer.policies import Missed
 from bellringer.runs import Spec
-from bellringer.schedule import Calendar, Row, Schedule, resolved, seeded, to_document, to_row
+from bellringer.schedule import Schedule
 from bellringer.schedule.instants import EPOCH
 from bellringer.store import calendars, history, jobs
 from bellringer.store.jobs import Instants, Job, Registered, Stale
@@ -32,6 +33,10 @@ _COMPARED: Final = (
     "task", "schedules", "pool", "priority", "starts_at", "ends_at", "enabled", "tags", "misfire", "catchup", "overlap",
     "limit", "jitter", "late_after", "owner",
 )  # fmt: skip
+_ALIKE: Final = (
+    "name", "task", "schedules", "pool", "priority", "catchup", "limit", "jitter", "late_after", "starts_at", "ends_at",
+    "enabled", "owner", "tags", "once_at", "delay",
+)  # fmt: skip
 
 
 async def register(
@@ -39,7 +44,15 @@ async def register(
 ) -> list[Registered]:
     """Create jobs, all or none; answers in the order given."""
     fresh = [(uuid7(), 0, definition) for definition in definitions]
-    return await _write(store, names, fresh, tenant_id, who)
+    return [written.registered for written in await _write(store, names, fresh, tenant_id, who)]
+
+
+async def create(
+    store: Store, names: Names, definition: Definition, *, tenant_id: int, who: str, now: datetime | None = None
+) -> Job:
+    """Create one job; answers it as it is stored, without reading it again. `now` may have been read before."""
+    [written] = await _write(store, names, [(uuid7(), 0, definition)], tenant_id, who, now=now)
+    return written.job()
 
 
 async def change(
@@ -51,12 +64,14 @@ async def change(
     *,
     tenant_id: int,
     who: str,
+    why: str | None = None,
 ) -> Registered:
     """Change one job, if it still has the revision that the caller read."""
     job = await jobs.get(store, job_id, tenant_id)
     if job is None:
         raise NotFound("there is no such job")
-    return (await _write(store, names, [(job_id, revision, definition)], tenant_id, who, job.schedules))[0]
+    [written] = await _write(store, names, [(job_id, revision, definition)], tenant_id, who, job.schedules, why)
+    return written.registered
 
 
 async def change_all(
@@ -65,7 +80,7 @@ async def change_all(
     """Change jobs, if each still is as it was read; all or none."""
     wanted = [(job.job_id, job.revision, definition) for job, definition in changes]
     known = {schedule for job, _ in changes for schedule in job.schedules}
-    return await _write(store, names, wanted, tenant_id, who, known, why)
+    return [written.registered for written in await _write(store, names, wanted, tenant_id, who, known, why)]
 
 
 async def declare(
@@ -87,7 +102,8 @@ async def declare(
             if job_id is None or not await _same(store, job_id, tenant_id, definition):
                 changes.append((job_id or uuid7(), revision, definition))
         try:
-            return await _write(store, names, changes, tenant_id, who) if changes else []
+            written = await _write(store, names, changes, tenant_id, who) if changes else []
+            return [w.registered for w in written]
         except Conflict:
             continue
     raise _busy()
@@ -146,34 +162,64 @@ def _span(job: Job, now: datetime) -> tuple[datetime, datetime]:
 
 async def _same(store: Store, job_id: UUID, tenant_id: int, definition: Definition) -> bool:
     job = await jobs.get(store, job_id, tenant_id)
-    if job is None:
-        return False
+    return job is not None and is_same(job, definition)
+
+
+def is_same(job: Job, definition: Definition) -> bool:
+    """Whether a job is what a definition, as it is stored, says."""
     same = all(getattr(job, name) == getattr(definition, name) for name in _COMPARED)
     same = same and job.cap == definition.max_concurrency
-    wanted = msgspec.json.decode(_spec(definition), type=Spec)
+    wanted = msgspec.json.decode(spec_of(definition), type=Spec)
     return same and job.name == check_name(definition.name) and job.spec == wanted
 
 
 async def as_stored(store: Store, definitions: Sequence[Definition], *, tenant_id: int) -> list[Definition]:
     """Definitions with schedules as they are stored: a calendar by its present content, an `H` by the job's name."""
     known = await calendars.current(store, tenant_id, (s for d in definitions for s in d.schedules))
-    return [_as_stored(d, known, f"{tenant_id}:{check_name(d.name)}") for d in definitions]
+    return [stored_as(d, known, f"{tenant_id}:{check_name(d.name)}") for d in definitions]
 
 
-def _as_stored(d: Definition, known: Mapping[str, Calendar], seed: str) -> Definition:
-    schedules = []
-    for place, schedule in enumerate(d.schedules):
-        try:
-            schedules.append(seeded(resolved(schedule, known), seed))
-        except InvalidInput as error:
-            error.pointer = (f"/schedules/{place}" if len(d.schedules) > 1 else "/schedule") + error.pointer
-            raise
-    return replace(d, schedules=tuple(schedules))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A definition that was taken, and what it was taken with."""
+
+    registered: Registered
+    definition: Definition
+    row: Row
+    first: Mapping[int, datetime]
+
+    def job(self) -> Job:
+        """A new job, as reading it would give it."""
+        d, row, since = self.definition, self.row, self.registered.active_since
+        schedule_ids = row.common["schedule_ids"]
+        coming = [self.first[number] for number in schedule_ids if number in self.first]
+        return Job(
+            job_id=self.registered.job_id,
+            spec=msgspec.json.decode(row.own.spec, type=Spec),
+            schedule_ids=tuple(schedule_ids),
+            misfire=d.misfire.value,
+            overlap=d.overlap.value,
+            cap=d.max_concurrency,
+            jitter_by=timedelta(seconds=row.common["jitter_by"]),
+            paused_at=None,
+            paused_by=None,
+            paused_reason=None,
+            paused_until=None,
+            revision=self.registered.revision,
+            created_at=since,
+            updated_at=since,
+            next_at=min(coming, default=None) if d.enabled else None,
+            timer_at=_timer(d, since),
+            **{name: getattr(d, name) for name in _ALIKE},
+        )
 
 
-def _spec(d: Definition) -> bytes:
-    """A spec as it is stored: plain JSON, whatever types the arguments had."""
-    return check_payload(msgspec.structs.asdict(d.spec()))
+def _timer(d: Definition, since: datetime) -> datetime | None:
+    """When a one-shot, or the first run of a delay, is due."""
+    at = d.once_at
+    if d.delay is not None:
+        at = max(since + d.delay, d.starts_at or EPOCH)
+    return at if at is not None and d.enabled and (d.ends_at is None or at <= d.ends_at) else None
 
 
 async def _write(
@@ -184,89 +230,100 @@ async def _write(
     who: str,
     known: Collection[Schedule] = (),
     why: str | None = None,
-) -> list[Registered]:
-    now = await store.now()
-    definitions = await as_stored(store, [definition for _, _, definition in wanted], tenant_id=tenant_id)
-    checked = [
-        (job_id, revision, definition.checked(now, known))
-        for (job_id, revision, _), definition in zip(wanted, definitions, strict=True)
-    ]
-    for _, _, definition in checked:
-        check_payload({"args": list(definition.args), "kwargs": dict(definition.kwargs)}, pointer="")
-    rows = await _rows(names, checked, tenant_id)
-    schedule_ids = {number for row in rows for number in row["schedule_ids"]}
+    now: datetime | None = None,
+) -> list[Written]:
+    now = now or await store.now()
+    checked = []
+    judged = await weigh(store, names, [d for _, _, d in wanted], tenant_id=tenant_id, now=now, known=known)
+    for (job_id, revision, _), found in zip(wanted, judged, strict=True):
+        if isinstance(found, InvalidInput):
+            raise found
+        checked.append((job_id, revision, found))
+    return await _put(store, names, checked, tenant_id, who, why, now)
+
+
+async def judge(
+    store: Store, names: Names, definitions: Sequence[Definition], *, tenant_id: int, now: datetime
+) -> list[Definition | InvalidInput]:
+    """Each definition as it would be stored, or what is wrong with it."""
+    weighed = await weigh(store, names, definitions, tenant_id=tenant_id, now=now)
+    return [found if isinstance(found, InvalidInput) else found.definition for found in weighed]
+
+
+async def enroll(
+    store: Store,
+    names: Names,
+    checked: Sequence[Definition],
+    *,
+    tenant_id: int,
+    who: str,
+    now: datetime,
+    ids: Sequence[UUID] | None = None,
+) -> list[Written]:
+    """Create jobs of definitions that were judged, all or none; under new ids where none are given."""
+    ids = ids if ids is not None else [uuid7() for _ in checked]
+    fresh = [(job_id, 0, judged_of(d)) for job_id, d in zip(ids, checked, strict=True)]
+    return await _put(store, names, fresh, tenant_id, who, None, now)
+
+
+async def _put(
+    store: Store,
+    names: Names,
+    checked: Sequence[tuple[UUID, int, Judged]],
+    tenant_id: int,
+    who: str,
+    why: str | None,
+    now: datetime,
+) -> list[Written]:
+    rows = await rows_of(names, checked, tenant_id)
+    document = written(rows)
+    schedule_ids = {number for row in rows for number in row.common["schedule_ids"]}
+    asof: datetime | None = now
     for _ in range(TRIES):
-        instants = await _instants(store, names, schedule_ids)
+        instants = await _instants(store, names, schedule_ids, asof)
         try:
-            taken = await jobs.register(store, rows, who, instants, why)
+            since = await jobs.register(store, document, who, instants, why)
         except Stale:
+            asof = None
             continue
-        by_id = {registered.job_id: registered for registered in taken}
-        return [by_id[job_id] for job_id, _, _ in checked]
+        return _taken(checked, rows, instants, since)
     raise _busy()
 
 
-async def _rows(
-    names: Names, checked: Sequence[tuple[UUID, int, Definition]], tenant_id: int
-) -> list[Mapping[str, Any]]:
-    shards = await names.shards()
-    tasks = await names.task_ids(d.task for _, _, d in checked)
-    pools = await names.pool_ids(d.pool for _, _, d in checked)
-    schedules = await names.schedule_ids(s for _, _, d in checked for s in d.recurring)
-    limits = {job_id: limit for job_id, _, d in checked if (limit := _limit(job_id, d)) is not None}
-    keys = await names.key_ids(tenant_id, limits.values())
+def _taken(
+    checked: Sequence[tuple[UUID, int, Judged]], rows: Sequence[Row], instants: Instants, since: datetime
+) -> list[Written]:
     return [
-        {
-            "job_id": job_id,
-            "expected": revision,
-            "tenant_id": tenant_id,
-            "shard": shard_of(job_id, shards),
-            "task_id": tasks[d.task],
-            "pool_id": pools[d.pool],
-            "key_id": keys[limits[job_id].key] if job_id in limits else None,
-            "key_most": limits[job_id].most if job_id in limits else None,
-            "jitter_by": jitter_by(f"{tenant_id}:{d.name}", d.jitter).total_seconds(),
-            **_columns(d, schedules),
-        }
-        for job_id, revision, d in checked
+        Written(
+            registered=Registered(job_id=job_id, revision=revision + 1, active_since=since),
+            definition=judged.definition,
+            row=row,
+            first=instants.first,
+        )
+        for (job_id, revision, judged), row in zip(checked, rows, strict=True)
     ]
 
 
-def _limit(job_id: UUID, d: Definition) -> Limit | None:
-    """The limit that a job's runs are claimed under; a cap of its own is a key that no other job has."""
-    if d.limit is not None or d.max_concurrency is None:
-        return d.limit
-    return Limit(f"{OWN_KEY}{job_id}", d.max_concurrency)
+async def readied(
+    store: Store, names: Names, checked: Sequence[Judged], *, tenant_id: int, who: str, asof: datetime
+) -> Callable[[], Coroutine[Any, Any, list[Written]]]:
+    """All that comes before jobs are created; what is answered creates them, if it is called soon, or raises Stale."""
+    fresh = [(uuid7(), 0, judged) for judged in checked]
+    rows = await rows_of(names, fresh, tenant_id)
+    document = written(rows)
+    instants = await _instants(store, names, {n for row in rows for n in row.common["schedule_ids"]}, asof)
+
+    async def create() -> list[Written]:
+        return _taken(fresh, rows, instants, await jobs.register(store, document, who, instants))
+
+    return create
 
 
-def _columns(d: Definition, schedules: Mapping[Row, int]) -> Mapping[str, Any]:
-    return {
-        "name": d.name,
-        "spec": msgspec.Raw(_spec(d)),
-        "schedules": [to_document(s) for s in d.schedules],
-        "schedule_ids": sorted({schedules[to_row(s)] for s in d.recurring}),
-        "once_at": d.once_at,
-        "delay": d.delay.total_seconds() if d.delay else None,
-        "priority": d.priority,
-        "misfire": d.misfire,
-        "catchup": d.catchup.to_document(),
-        "overlap": d.overlap,
-        "cap": d.max_concurrency,
-        "jitter": d.jitter.total_seconds() if d.jitter else None,
-        "late_after": d.late_after.total_seconds() if d.late_after else None,
-        "starts_at": d.starts_at,
-        "ends_at": d.ends_at,
-        "enabled": d.enabled,
-        "owner": d.owner,
-        "tags": list(d.tags),
-    }
-
-
-async def _instants(store: Store, names: Names, schedule_ids: Iterable[int]) -> Instants:
-    """What these schedules name right after now, by the database's clock."""
+async def _instants(store: Store, names: Names, schedule_ids: Iterable[int], asof: datetime | None = None) -> Instants:
+    """What these schedules name right after `asof`, which is now by the database's clock where it is not given."""
     wanted = sorted(set(schedule_ids))
     known = await names.schedules(wanted)
-    asof = await store.now()
+    asof = asof or await store.now()
     await history.ensure_days(store, {asof.date(), (asof + SOON).date()})
     first: dict[int, datetime] = {}
     soon: list[tuple[int, datetime]] = []

@@ -12,12 +12,12 @@ import msgspec
 from uuid_utils.compat import uuid7
 
 from bellringer.errors import InvalidInput, NotFound
-from bellringer.jobs import DEFAULT_POOL, DEFAULT_PRIORITY, Definition, shard_of
-from bellringer.payload import check_payload
+from bellringer.jobs import DEFAULT_POOL, DEFAULT_PRIORITY, Definition, check_others, shard_of
+from bellringer.payload import LIMIT, check_payload
 from bellringer.policies import Delivery, Retry
 from bellringer.runs import Cause, RunKey, Spec
 from bellringer.schedule import At
-from bellringer.store import history, jobs, runs
+from bellringer.store import history, jobs, runs, tenants
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
 from bellringer.store.runs import Sending, Sent
@@ -46,9 +46,9 @@ class Order:
 async def send(store: Store, names: Names, order: Order, *, tenant_id: int) -> Sent:
     """Keep the order; when this returns, it survives any crash."""
     now = await store.now()
-    definition = _checked(order, now)
-    tasks = await names.task_ids([order.task])
+    definition = _checked(order, now, LIMIT if order.cause is Cause.WEBHOOK else await names.payload_limit(tenant_id))
     pools = await names.pool_ids([order.pool])
+    tasks = await names.task_ids([order.task], tenant_id)
     job_id = uuid7()
     await history.ensure_days(store, {now.date(), (now + timedelta(days=1)).date()})
     return await runs.send(
@@ -68,11 +68,11 @@ async def send(store: Store, names: Names, order: Order, *, tenant_id: int) -> S
     )
 
 
-def _checked(order: Order, now: datetime) -> Definition:
+def _checked(order: Order, now: datetime, limit: int) -> Definition:
     """An order is held to the rules of a job."""
     if order.key is not None and not 0 < len(order.key) <= LONGEST_KEY:
         raise InvalidInput(f"key must have 1 to {LONGEST_KEY} characters", pointer="/key", code="limit")
-    check_payload({"args": list(order.args), "kwargs": dict(order.kwargs)})
+    check_payload({"args": list(order.args), "kwargs": dict(order.kwargs)}, limit=limit)
     return Definition(
         name=order.task,
         task=order.task,
@@ -102,12 +102,14 @@ async def trigger(
         job = await jobs.get(store, job_id, tenant_id)
         if job is None:
             raise NotFound("there is no such job")
+        check_others(job.task, args, kwargs)
         spec = msgspec.structs.replace(
             job.spec,
             args=list(args) if args is not None else job.spec.args,
             kwargs={**job.spec.kwargs, **(kwargs or {})},
         )
-        check_payload({"args": spec.args, "kwargs": spec.kwargs})
+        limit = await tenants.payload_limit(store, tenant_id)
+        check_payload({"args": spec.args, "kwargs": spec.kwargs}, limit=limit)
     now = await store.now()
     await history.ensure_days(store, {now.date(), (now + timedelta(days=1)).date()})
     key = await runs.trigger(store, job_id, tenant_id, spec)

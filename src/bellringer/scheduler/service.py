@@ -16,9 +16,13 @@ from bellringer.clock import Clock, DatabaseClock
 from bellringer.leases import LEASE, Holding, LeaseKeeper
 from bellringer.lifecycle import prune as pruning
 from bellringer.lifecycle.backfill import Turn, backfill
+from bellringer.lifecycle.operate import Turn as OperationsTurn
+from bellringer.lifecycle.operate import operate
 from bellringer.lifecycle.prune import Retention
 from bellringer.lifecycle.reap import SILENCE, reap
 from bellringer.lifecycle.register import resume
+from bellringer.lifecycle.seal import MOST as MOST_SEALED
+from bellringer.lifecycle.seal import seal
 from bellringer.lifecycle.tick import Pace, ring, tick
 from bellringer.loops import Wake, every
 from bellringer.schedule.instants import EPOCH
@@ -71,6 +75,7 @@ class Scheduler:
         self._watchman = Watchman(store, self._names)
         self._wheel = Wheel()
         self._turn = Turn()
+        self._operations = OperationsTurn()
         self._wake = Wake()
         self._shards_free = Wake()
         self._wakeups = Wakeups(store, clock)
@@ -113,10 +118,14 @@ class Scheduler:
             every(1.0, self._for_all(self._resume), name="resume"),
             every(2.0, self._for_all(self._watchman.watch), name="watch"),
             every(5.0, self._for_all(self._watchman.compare), name="compare"),
+            every(5.0, self._for_all(self._watchman.recover), name="recover"),
+            every(1.0, self._for_all(self._watchman.announce), name="announce"),
+            every(0.5, self._operate, name="operate"),
             every(5.0, self._retime, name="retime"),
             every(3600.0, self._watchman.check_rules, name="check rules"),
             every(600.0, self._make_days, name="make days"),
             every(3600.0, self._for_all(self._prune), name="prune"),
+            every(2.0, self._for_all(self._seal), name="seal"),
             every(60.0, self._tidy, name="tidy"),
             every(1.0, self._recount, name="recount"),
             hear(self._store, self._clock, {HANDS: self._hint}),
@@ -254,6 +263,18 @@ class Scheduler:
             if not self._turn.more:
                 return
 
+    async def _operate(self) -> None:
+        """Work off what somebody asked to be done to many; nodes pass by what another one has in hand."""
+        done = 0
+        for _ in range(PASSES):
+            done += await operate(self._store, self._names, self._operations)
+            if not self._operations.more:
+                break
+        if done:
+            await self._wakeups.send(WORK, self._time.now().isoformat())
+            await self._wakeups.send(CANCELS)
+            await self._wakeups.send(HANDS)
+
     # What one node does for all: the one that holds shard 0
 
     def _for_all(self, step: _Step) -> _Step:
@@ -300,6 +321,12 @@ class Scheduler:
     async def _prune(self) -> None:
         if dropped := await pruning.prune(self._store, await self._store.now(), self._settings.retention):
             log.info("days past retention were dropped", days=dropped)
+
+    async def _seal(self) -> None:
+        """Chain what was noted in the audit meanwhile."""
+        for _ in range(PASSES):
+            if await seal(self._store) < MOST_SEALED:
+                return
 
     async def _retime(self) -> None:
         if await self._watchman.retime(self._shards.holding()):

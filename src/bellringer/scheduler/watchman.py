@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from bellringer.leases import Holding
+from bellringer.lifecycle.announce import announce
+from bellringer.lifecycle.recover import recover
 from bellringer.lifecycle.retime import newest_rules, retime
 from bellringer.lifecycle.watch import compare, watch
 from bellringer.schedule.tzversion import installed, tz_version
 from bellringer.store import tz
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
-from bellringer.telemetry import LATE, OUTGROWN, SLOW, TZ_BEHIND, TZ_MOVES, log
+from bellringer.telemetry import ANNOUNCED, LATE, OUTGROWN, SLOW, TZ_BEHIND, TZ_MOVES, log
 
 PASSES: Final = 20
 
@@ -44,6 +46,20 @@ class Watchman:
             SLOW.inc(told.slow)
             OUTGROWN.inc(told.outgrown)
             log.warning("runs take longer than usual", slow=told.slow, outgrown=told.outgrown)
+
+    async def recover(self) -> None:
+        """Tell which jobs run well again."""
+        for _ in range(PASSES):
+            if not (await recover(self._store)).more:
+                return
+
+    async def announce(self) -> None:
+        """Send events to those who want to be told."""
+        for _ in range(PASSES):
+            told = await announce(self._store, self._names)
+            ANNOUNCED.inc(told.sent)
+            if not told.more:
+                return
 
     async def retime(self, holding: Holding) -> int:
         """Let the hands of shards that are newly held follow the rules of this process; answers how many moved."""

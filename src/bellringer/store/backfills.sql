@@ -35,8 +35,7 @@ join jobs j on j.job_id = b.job_id order by b.backfill_id desc
 -- name: of_job
 select b.backfill_id, b.job_id, j.name as job, b.cause::text as cause, b.state, b.from_at, b.to_at, b.cursor, b.newest_first,
        b.reprocess, b.parallelism, b.rate, b.total, b.made, b.passed, b.who, b.why, b.created_at, b.ended_at
-from (select * from backfills where job_id = $4 and tenant_id + 0 = $1 and ($2::bigint is null or backfill_id < $2)
-      order by backfill_id desc limit $3) b
+from bellringer.backfills_of_job($1, $4, $2, $3) b
 join jobs j on j.job_id = b.job_id order by b.backfill_id desc
 
 -- name: running

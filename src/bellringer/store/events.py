@@ -24,6 +24,9 @@ _LATEST: Final = (1 << 63) - 1  # beyond every event
 class Kind(StrEnum):
     """What may be told."""
 
+    FAILED = "failed"  # an attempt, and another follows
+    DEAD = "dead"
+    RECOVERED = "recovered"  # a job that was late, missed or dead, and has since run well
     LATE = "late"
     MISSED = "missed"
     SLOW = "slow"
@@ -41,6 +44,12 @@ class Event:
     key: RunKey
     attempt: int
     data: Mapping[str, Any]
+
+    @property
+    def run(self) -> RunKey | None:
+        """The run that it is about; what was missed, or is late before its birth, has none, nor has an outgrown job."""
+        born = not (self.kind == Kind.LATE and self.data.get("unborn"))
+        return self.key if born and self.kind not in (Kind.MISSED, Kind.OUTGROWN) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +111,13 @@ async def tell(store: Store, now: datetime, news: Sequence[News]) -> Counter[Kin
         [msgspec.json.encode(n.data).decode() for n in news],
     )
     return Counter(Kind(row["kind"]) for row in rows)
+
+
+async def recover(store: Store, most: int) -> tuple[int, int, int]:
+    """Note which jobs are in trouble, and tell which have recovered; answers how many events were read, and of each."""
+    row = await store.pool.fetchrow(_SQL.recover, most)
+    assert row is not None
+    return row["looked"], row["noted"], row["recovered"]
 
 
 async def running(store: Store, before: datetime, most: int, silent: timedelta) -> list[Running]:

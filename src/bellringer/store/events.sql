@@ -14,6 +14,9 @@ from unnest($2::integer[], $3::text[], $4::uuid[], $5::timestamptz[], $6::bigint
 order by u.job_id, u.scheduled_for, u.slot, u.attempt, u.kind
 on conflict do nothing returning kind
 
+-- name: recover
+select looked, noted, recovered from bellringer.recover($1)
+
 -- name: running
 -- Runs that were claimed before $1 and are not told of yet, of workers that were heard of within $3: what a silent one
 -- holds is lost rather than slow. There are at most as many as workers have slots; where that
@@ -41,6 +44,5 @@ where e.tenant_id = $1 and e.event_id < $2 and e.kind = $4 order by e.event_id d
 
 -- name: newest_of_job
 select e.event_id, e.at, e.kind, e.job_id, j.name as job, e.scheduled_for, e.slot, e.attempt, e.data
-from events e left join jobs j on j.job_id = e.job_id
-where e.tenant_id + 0 = $1 and e.event_id < $2 and e.job_id = $4 and ($5::text is null or e.kind = $5)
+from bellringer.events_of_job($1, $4, $5, $2, $3) e left join jobs j on j.job_id = e.job_id
 order by e.event_id desc limit $3

@@ -30,11 +30,4 @@ join pools p on p.pool_id = m.pool_id order by m.crowd desc, m.schedule_id limit
 -- name: timers
 -- The first $4 timers of each shard that have not been tried yet, by second; others' are read over, so the work is
 -- bounded whoever they belong to. `until` is where the first shard stopped early.
-with found as materialized (
-  select t.* from cluster c cross join generate_series(0, c.shards - 1) s (shard) cross join lateral (
-    select shard, due_at, tenant_id, pool_id, attempt, row_number() over (order by due_at) as place
-    from timers where shard = s.shard and due_at >= $2 and due_at < $3 order by due_at limit $4) t),
-reach as materialized (select min(due_at) as until from found where place = $4)
-select p.name as pool, date_trunc('second', f.due_at) as at, count(*) as fires, r.until
-from reach r left join found f on f.tenant_id = $1 and f.attempt = 0 and (r.until is null or f.due_at < r.until)
-left join pools p on p.pool_id = f.pool_id group by 1, 2, 4
+select pool, at, fires, until from bellringer.timers_ahead($1, $2, $3, $4)

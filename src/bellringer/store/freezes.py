@@ -13,6 +13,7 @@ from bellringer.store.pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("freezes")
+MOST: Final = 200  # of a tenant that are not over
 MOST_LOOKED: Final = 10_000  # jobs, to say how many of them a freeze covers
 
 
@@ -42,10 +43,11 @@ async def add(
     tags: Sequence[str],
     reason: str | None,
     who: str,
-) -> Freeze:
-    row = await store.pool.fetchrow(_SQL.add, tenant_id, name, from_at, to_at, policy, list(tags), reason, who)
-    assert row is not None
-    return _freeze(row)
+) -> Freeze | None:
+    """None: the tenant has as many as it may have."""
+    values = (tenant_id, name, from_at, to_at, policy, list(tags), reason, who, MOST)
+    row = await store.pool.fetchrow(_SQL.add, *values)
+    return _freeze(row) if row else None
 
 
 async def get(store: Store, tenant_id: int, freeze_id: int) -> Freeze | None:

@@ -1,8 +1,9 @@
 -- Times in which a tenant's schedules rest, and tenants that rest altogether.
 
 -- name: add
+-- Nothing: the tenant has $9 that are not over.
 insert into freezes (tenant_id, name, from_at, to_at, policy, tags, reason, made_by, made_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, bellringer.now())
+select $1, $2, $3, $4, $5, $6, $7, $8, bellringer.now() where bellringer.room_for($1, 'freeze', $9)
 returning freeze_id, name, from_at, to_at, policy, tags, reason, made_by, made_at
 
 -- name: get

@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import asyncpg
 
+from bellringer.store import idempotency
 from bellringer.store.pool import Store
 from bellringer.store.queries import load
 
@@ -63,6 +64,7 @@ async def forget(store: Store, now: datetime, dead: timedelta, gaps: timedelta, 
     await store.pool.execute(_SQL.forget_gaps, now - gaps)
     await store.pool.execute(_SQL.forget_events, now - events)
     await store.pool.execute(_SQL.forget_keys)
+    await idempotency.forget(store)
 
 
 async def forget_cohorts(store: Store, shard: int) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import asyncpg
 import msgspec
 
-from bellringer.errors import Conflict
+from bellringer.errors import Conflict, QuotaExceeded
 from bellringer.jobs import Definition
 from bellringer.policies import Catchup, Delivery, Limit, Misfire, Overlap, Retry
 from bellringer.runs import Spec
@@ -21,10 +22,15 @@ from bellringer.store.pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("jobs")
+MOST_SCANNED: Final = 50_000  # jobs that one page of a list looks at
+_ESCAPED: Final = re.compile(r"[\\%_]")
+_NOT_OF_A_JOB: Final = frozenset({"effective_at", "what", "who", "why"})
+_QUOTAS = {"jobs": "jobs", "fires_per_minute": "fires a minute, on average, by its schedules"}
 
 
 class Stale(Exception):
-    """The locks took so long that a hand may have passed beyond the instants that were sent along."""
+    """Nothing was done, and it can be tried again: the locks took so long that a hand may have passed beyond the
+    instants that were sent along, or two waited for each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,13 +136,12 @@ def _length(seconds: float | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
 
 
-async def register(
-    store: Store, rows: Sequence[Mapping[str, Any]], who: str, instants: Instants, why: str | None = None
-) -> list[Registered]:
-    """Create or change jobs in one call. A name that is taken, or a revision that moved, refuses all of them."""
-    document = msgspec.json.encode(rows).decode()
+async def register(store: Store, document: bytes, who: str, instants: Instants, why: str | None = None) -> datetime:
+    """Create or change jobs in one call; answers since when they count. A name that is taken, or a revision that moved,
+    refuses all of them."""
+    asked = (document.decode(), instants.asof, who, *instants.arguments(), why)
     try:
-        answer = await store.pool.fetch(_SQL.register, document, instants.asof, who, *instants.arguments(), why)
+        since: datetime = await store.pool.fetchval(_SQL.register, *asked)
     except asyncpg.UniqueViolationError as error:
         raise Conflict(
             "a job of that name exists already",
@@ -145,7 +150,13 @@ async def register(
         ) from error
     except asyncpg.PostgresError as error:
         raise translate(error) from error
-    return [Registered(**dict(row)) for row in answer]
+    return since
+
+
+async def lock_shards(store: Store, shards: int) -> None:
+    """Before several calls of one transaction create jobs: all shards, in the order in which a tick takes them, so that
+    the two never wait for each other."""
+    await store.pool.execute(_SQL.lock_shards, list(range(shards)))
 
 
 async def pause(
@@ -201,8 +212,87 @@ async def find_many(store: Store, tenant_id: int, names: Sequence[str]) -> Mappi
     return {row["given"]: (row["job_id"], row["revision"]) for row in rows}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFilter:
+    """Which jobs a list shows; what is None shows all."""
+
+    q: str | None = None  # in its name
+    prefix: str | None = None  # its name begins so
+    tag: str | None = None
+    state: str | None = None
+    pool: str | None = None
+    task: str | None = None
+    owner: str | None = None
+
+    def arguments(self) -> tuple[str | None, ...]:
+        like = None if self.prefix is None else _ESCAPED.sub(r"\\\g<0>", self.prefix.lower()) + "%"
+        q = None if self.q is None else self.q.lower()
+        return (q, self.tag, self.state, self.pool, self.task, self.owner, like)
+
+
+Position = tuple[UUID, str]  # of a job in a list: its id, and its name as it is ordered by
+
+
 async def listing(store: Store, tenant_id: int, after: UUID | None, most: int) -> list[Job]:
-    return await _read(store, await store.pool.fetch(_SQL.list, tenant_id, after, most))
+    """Jobs by their ids, those after the given one."""
+    found, _ = await page(store, tenant_id, JobFilter(), after=None if after is None else (after, ""), most=most)
+    return found
+
+
+async def page(
+    store: Store, tenant_id: int, wanted: JobFilter, *, by_name: bool = False, after: Position | None = None, most: int
+) -> tuple[list[Job], Position | None]:
+    """The next jobs of a list. A page looks at MOST_SCANNED jobs; where it could not fill, answers where it came to."""
+    mark = (None, None) if after is None else (None, after[1]) if by_name else (after[0], None)
+    query = _SQL.page_by_name if by_name else _SQL.page_by_id
+    rows = await store.pool.fetch(query, tenant_id, *mark, *wanted.arguments(), most, MOST_SCANNED)
+    reached = None
+    if len(rows) < most:
+        query = _SQL.scanned_by_name if by_name else _SQL.scanned_by_id
+        row = await store.pool.fetchrow(query, tenant_id, *mark, MOST_SCANNED)
+        reached = None if row is None else (row["job_id"], row["name_key"])
+    ids = [row["job_id"] for row in rows]
+    return await _read(store, await store.pool.fetch(_SQL.list, ids, tenant_id, by_name)), reached
+
+
+async def count(store: Store, tenant_id: int, wanted: JobFilter, most: int) -> tuple[int, bool]:
+    """How many jobs a filter lets through, up to `most`, and whether these are all."""
+    rows = await store.pool.fetch(_SQL.page_by_id, tenant_id, None, None, *wanted.arguments(), most + 1, MOST_SCANNED)
+    if len(rows) > most:
+        return most, False
+    beyond = await store.pool.fetchrow(_SQL.scanned_by_id, tenant_id, None, None, MOST_SCANNED)
+    return len(rows), beyond is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revision:
+    """One change of a job."""
+
+    revision: int
+    effective_at: datetime
+    what: str
+    who: str
+    why: str | None
+
+
+async def revisions_before(store: Store, job_id: UUID, before: int | None, most: int) -> list[Revision]:
+    """The newest changes of a job, those before the given one."""
+    return [Revision(**dict(row)) for row in await store.pool.fetch(_SQL.revisions_before, job_id, before, most)]
+
+
+async def revision(store: Store, job_id: UUID, tenant_id: int, number: int) -> tuple[Revision, Job] | None:
+    """One change, and the job as it was after it; raises InvalidInput where that cannot be read any more."""
+    row = await store.pool.fetchrow(_SQL.revision, job_id, number, tenant_id)
+    if row is None:
+        return None
+    told = ("revision", "effective_at", "what", "who", "why")
+    [job] = await _read(store, [row])
+    return Revision(**{name: row[name] for name in told}), job
+
+
+async def stop_runs(store: Store, job_id: UUID, tenant_id: int) -> None:
+    """Ask what runs of a job to stop."""
+    await store.pool.execute(_SQL.stop_runs, job_id, tenant_id)
 
 
 async def lapsed(store: Store, most: int) -> list[tuple[UUID, int]]:
@@ -217,13 +307,19 @@ async def revisions(store: Store, job_id: UUID, most: int) -> list[Mapping[str, 
 
 def translate(error: asyncpg.PostgresError) -> Exception:
     """Our own conditions, raised inside the database, as what they mean."""
-    if error.sqlstate == "BR001":
+    if error.sqlstate == "BR001" or isinstance(error, asyncpg.DeadlockDetectedError):
         return Stale()
     if error.sqlstate == "BR002":
         return Conflict(
             "the job was changed by someone else meanwhile",
             hint="read it again and repeat the change",
             code="revision_conflict",
+        )
+    if error.sqlstate == "BR003":
+        over = msgspec.json.decode(error.detail or "{}")
+        return QuotaExceeded(
+            f"the tenant may have {over.get('most', 0):,g} {_QUOTAS.get(over.get('quota'), 'of these')}",
+            hint="pause or delete jobs that are not needed, or ask for a larger quota",
         )
     return error
 
@@ -236,7 +332,7 @@ async def _read(store: Store, rows: Sequence[asyncpg.Record]) -> list[Job]:
 
 
 def _job(row: asyncpg.Record) -> Job:
-    values = dict(row)
+    values = {name: row[name] for name in row.keys() if name not in _NOT_OF_A_JOB}  # noqa: SIM118 - a record's own
     values["spec"] = msgspec.json.decode(row["spec"], type=Spec)
     values["schedules"] = tuple(parse(document) for document in msgspec.json.decode(row["schedules"]))
     values["schedule_ids"] = tuple(row["schedule_ids"])

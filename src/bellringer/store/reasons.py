@@ -32,6 +32,7 @@ class Around:
     shard: int | None
     task: str | None
     pool: str | None
+    pool_pause: Pause | None
     worker: str | None
     worker_state: str | None
     worker_age: float | None
@@ -48,6 +49,8 @@ class Around:
     behind: bool
     freeze: Freeze | None
     suspended_at: datetime | None
+    cap: int | None
+    in_flight: int
 
 
 async def around(store: Store, job_id: UUID, key: RunKey | None, tenant_id: int) -> Around:
@@ -58,6 +61,8 @@ async def around(store: Store, job_id: UUID, key: RunKey | None, tenant_id: int)
     before_at, before_slot = values.pop("before_at"), values.pop("before_slot")
     values["limit"] = _limit(values)
     values["freeze"] = _freeze(values)
+    at, by, why = (values.pop(f"pool_paused_{name}") for name in ("at", "by", "reason"))
+    values["pool_pause"] = None if at is None else Pause(at=at, by=by, why=why)
     values["workers"] = tuple(Hand(**worker) for worker in msgspec.json.decode(row["workers"]))
     values["tasks"] = tuple(row["tasks"])
     values["error"] = None if row["error"] is None else msgspec.json.decode(row["error"])

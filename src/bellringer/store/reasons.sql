@@ -17,15 +17,15 @@ live as materialized (
   select worker_id, name, pools, task_ids from workers
   where state = 'live' and seen_at > clock_timestamp() - $5::interval order by worker_id limit 500)
 select bellringer.now() as now, h.in_timer, h.attempt_floor, h.blocked, h.shard, t.name as task, p.name as pool,
+       p.paused_at as pool_paused_at, p.paused_by as pool_paused_by, p.paused_reason as pool_paused_reason,
        w.name as worker, w.state as worker_state, extract(epoch from clock_timestamp() - w.seen_at)::float8 as worker_age,
-       (select coalesce(n.name, l.holder::text) from leases l left join nodes n on n.node_id = l.holder
-         where l.shard = h.shard and l.holder is not null and l.expires_at > clock_timestamp()) as scheduler,
+       bellringer.scheduler_of(h.shard) as scheduler,
        (select coalesce(jsonb_agg(jsonb_build_object('name', v.name, 'pools', v.pools, 'knows', coalesce(h.task_id = any (v.task_ids), false))), '[]')
          from live v) as workers,
        array(select distinct x.name from live v cross join unnest(v.task_ids) i (task_id) join tasks x on x.task_id = i.task_id
              order by 1 limit 2000) as tasks,
-       (select count(*) from queue b where b.pool_id = h.pool_id and b.worker_id = any (array(
-          select v.worker_id from live v where v.pools ? p.name and h.task_id = any (v.task_ids)))) as taken,
+       bellringer.places_taken(h.pool_id, array(
+         select v.worker_id from live v where v.pools ? p.name and h.task_id = any (v.task_ids))) as taken,
        case when h.waits then (
          select count(*) from (                 -- those of its tenant that a claim takes first; other tenants have turns of their own
            select available_at from (
@@ -43,13 +43,19 @@ select bellringer.now() as now, h.in_timer, h.attempt_floor, h.blocked, h.shard,
        array(select row(u.job_id, u.scheduled_for, u.slot) from queue u where u.key_id = h.key_id and u.worker_id is not null
              order by u.job_id, u.scheduled_for limit $6) as under_way,
        f.name as freeze, f.to_at as freeze_until, f.reason as freeze_why,
-       (select n.suspended_at from tenants n where n.tenant_id = $4) as suspended_at,
+       o.suspended_at, case when h.waits then o.cap end as cap,
+       case when h.waits and o.cap is not null then (
+         select count(*) from workers v cross join lateral (
+           select 1 from queue u where u.worker_id = v.worker_id and u.tenant_id = $4 limit o.cap) r
+         where v.state in ('live', 'draining') or v.seen_at > clock_timestamp() - interval '1 hour')
+       else 0 end as in_flight,
        b.scheduled_for as before_at, b.slot as before_slot, s.scheduled_for as successor_at, e.error,
        exists (select 1 from dead_letters d where d.job_id = h.job_id and d.scheduled_for = h.scheduled_for and d.slot = h.slot) as dead_letter
 from here h
 left join tasks t on t.task_id = h.task_id
 left join pools p on p.pool_id = h.pool_id
 left join workers w on w.worker_id = h.worker_id
+left join (select suspended_at, bellringer.cap_of(quotas) as cap from tenants where tenant_id = $4) o on true
 left join limits l on l.key_id = h.key_id
 left join lateral (
   select f.name, f.to_at, f.reason from freezes f

@@ -72,6 +72,8 @@ class Run:
     spec: Spec | None
     result: Any
     error: Any
+    of_slot: int | None = None  # of a replay: the run of this occurrence that it repeats
+    replays: Sequence[int] = ()  # the slots of those that repeat it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,25 +165,19 @@ async def hasten(store: Store, tenant_id: int, key: RunKey) -> bool:
 
 
 async def discard(store: Store, tenant_id: int, keys: Sequence[RunKey]) -> int:
-    status = await store.pool.execute(_SQL.discard, tenant_id, *_columns(keys))
-    return int(status.rsplit(" ", 1)[-1])
+    count: int = await store.pool.fetchval(_SQL.discard, tenant_id, *_columns(keys))
+    return count
 
 
 async def get(store: Store, key: RunKey, tenant_id: int) -> Run | None:
     row = await store.pool.fetchrow(_SQL.get, key.job_id, key.scheduled_for, key.slot, tenant_id)
-    return _run(row) if row else None
+    return read_run(row) if row else None
 
 
 async def of_job(store: Store, job_id: UUID, tenant_id: int, before: RunKey | None, most: int) -> list[Run]:
     """The newest runs of a job, those before the given one."""
     mark = (before.scheduled_for, before.slot) if before else (None, None)
-    return [_run(row) for row in await store.pool.fetch(_SQL.of_job, job_id, tenant_id, *mark, most)]
-
-
-async def recent(store: Store, tenant_id: int, before: RunKey | None, most: int) -> list[Run]:
-    """The newest runs of a tenant, those before the given one."""
-    mark = (before.scheduled_for, before.job_id, before.slot) if before else (None, None, None)
-    return [_run(row) for row in await store.pool.fetch(_SQL.recent, tenant_id, *mark, most)]
+    return [read_run(row) for row in await store.pool.fetch(_SQL.of_job, job_id, tenant_id, *mark, most)]
 
 
 async def attempts(store: Store, key: RunKey) -> list[AttemptRow]:
@@ -189,9 +185,14 @@ async def attempts(store: Store, key: RunKey) -> list[AttemptRow]:
     return [AttemptRow(**{**dict(row), "error": _json(row["error"]), "result": _json(row["result"])}) for row in rows]
 
 
-async def logs(store: Store, key: RunKey, after: int, most: int) -> list[LogRow]:
-    rows = await store.pool.fetch(_SQL.logs, key.job_id, key.scheduled_for, key.slot, after, most)
-    return [LogRow(**{**dict(row), "fields": _json(row["fields"])}) for row in rows]
+async def replay(
+    store: Store, key: RunKey, tenant_id: int, spec: Spec, reason: str | None
+) -> tuple[int | None, str | None]:
+    """Repeat an ended run in another slot; answers that slot, or none and the state that does not allow it."""
+    document = msgspec.json.encode(spec).decode()
+    row = await store.pool.fetchrow(_SQL.replay, key.job_id, key.scheduled_for, key.slot, tenant_id, document, reason)
+    assert row is not None
+    return row["slot"], row["state"]
 
 
 async def dead(
@@ -236,7 +237,8 @@ def _state(row: asyncpg.Record) -> State:
     return State(row["ends_as"]) if row["ends_as"] else State.QUEUED
 
 
-def _run(row: asyncpg.Record) -> Run:
+def read_run(row: asyncpg.Record) -> Run:
+    """A row of any list of runs."""
     names = (
         "job",
         "task",
@@ -269,4 +271,6 @@ def _run(row: asyncpg.Record) -> Run:
         spec=None if row["spec"] is None else msgspec.json.decode(row["spec"], type=Spec),
         result=_json(row["result"]) if ended else None,
         error=error,
+        of_slot=row.get("of_slot"),
+        replays=row.get("replays") or (),
     )

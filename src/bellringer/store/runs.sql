@@ -15,8 +15,7 @@ select bellringer.redrive($1, $2, $3, $4)
 select bellringer.hasten($1, $2, $3, $4)
 
 -- name: discard
-delete from dead_letters d using unnest($2::uuid[], $3::timestamptz[], $4::bigint[]) e (job_id, at, slot)
-where d.job_id = e.job_id and d.scheduled_for = e.at and d.slot = e.slot and d.tenant_id = $1
+select bellringer.discard($1, $2, $3, $4)
 
 -- name: get
 -- A run wherever it is: in history, in the queue, or still waiting for its time. A queue or timer row means that it
@@ -28,7 +27,9 @@ select k.job_id, k.scheduled_for, k.slot, j.name as job, t.name as task, p.name 
        q.available_at, q.attempt as queue_attempt, q.worker_id, q.claimed_at, q.blocked, q.cancel_requested, q.progress,
        m.due_at, m.attempt as timer_attempt, e.ends_as::text as ends_as, e.finished_at, e.result, e.error,
        e.attempt as last_attempt, e.started_at as last_started_at, f.first_started_at,
-       case when r.cause = 'schedule' then j.jitter_by end as jitter_by
+       case when r.cause = 'schedule' then j.jitter_by end as jitter_by, r.of_slot,
+       (select array_agg(o.slot order by o.slot) from runs o
+        where o.job_id = k.job_id and o.scheduled_for = k.scheduled_for and o.of_slot = k.slot) as replays
 from k
 left join runs r on r.job_id = k.job_id and r.scheduled_for = k.scheduled_for and r.slot = k.slot and r.tenant_id + 0 = $4
 left join queue q on q.job_id = k.job_id and q.scheduled_for = k.scheduled_for and q.slot = k.slot and q.tenant_id = $4
@@ -68,38 +69,14 @@ left join lateral (
   where a.job_id = r.job_id and a.scheduled_for = r.scheduled_for and a.slot = r.slot) f on true
 order by r.scheduled_for desc, r.slot desc
 
--- name: recent
--- The newest runs of a tenant, those before ($2, $3, $4) where it is given; many share an instant.
-select r.job_id, r.scheduled_for, r.slot, j.name as job, t.name as task, p.name as pool, r.priority, r.cause::text as cause,
-       coalesce(r.reason, '') as reason, r.fired_at, r.token, r.revision, null::jsonb as spec,
-       q.available_at, q.attempt as queue_attempt, q.worker_id, q.claimed_at, q.blocked, q.cancel_requested, q.progress,
-       m.due_at, m.attempt as timer_attempt, e.ends_as::text as ends_as, e.finished_at, null::jsonb as result, e.error,
-       e.attempt as last_attempt, e.started_at as last_started_at, f.first_started_at,
-       case when r.cause = 'schedule' then j.jitter_by end as jitter_by
-from (select * from runs where tenant_id = $1
-        and ($2::timestamptz is null or (scheduled_for <= $2 and (scheduled_for, job_id, slot) < ($2, $3::uuid, $4::bigint)))
-      order by scheduled_for desc, job_id desc, slot desc limit $5) r
-join tasks t on t.task_id = r.task_id join pools p on p.pool_id = r.pool_id left join jobs j on j.job_id = r.job_id
-left join queue q on q.job_id = r.job_id and q.scheduled_for = r.scheduled_for and q.slot = r.slot
-left join timers m on m.job_id = r.job_id and m.scheduled_for = r.scheduled_for and m.slot = r.slot
-left join lateral (
-  select a.ends_as, a.finished_at, a.error, a.attempt, a.started_at from attempts a
-  where a.job_id = r.job_id and a.scheduled_for = r.scheduled_for and a.slot = r.slot and a.ends_as is not null
-  order by a.finished_at desc, a.attempt desc limit 1) e on true
-left join lateral (
-  select min(a.started_at) as first_started_at from attempts a
-  where a.job_id = r.job_id and a.scheduled_for = r.scheduled_for and a.slot = r.slot) f on true
-order by r.scheduled_for desc, r.job_id desc, r.slot desc
+-- name: replay
+select o_slot as slot, o_state as state from bellringer.replay($1, $2, $3, $4, $5::jsonb, $6)
 
 -- name: attempts
 select a.attempt, a.outcome::text as outcome, a.ends_as::text as ends_as, a.started_at, a.finished_at, a.worker_id, w.name as worker,
        a.revision, a.error, a.result
 from attempts a left join workers w on w.worker_id = a.worker_id
 where a.job_id = $1 and a.scheduled_for = $2 and a.slot = $3 order by a.finished_at, a.attempt
-
--- name: logs
-select attempt, line, at, level, message, fields from logs
-where job_id = $1 and scheduled_for = $2 and slot = $3 and line > $4 order by line limit $5
 
 -- name: dead
 select d.job_id, d.scheduled_for, d.slot, j.name as job, t.name as task, d.attempt, d.died_at, d.reason, d.error, d.fingerprint

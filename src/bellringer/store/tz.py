@@ -110,3 +110,8 @@ async def apply_rules(store: Store, holding: Holding, rules: Rules, shards: Coll
 async def moves(store: Store, most: int) -> list[Moved]:
     """The newest moves."""
     return [Moved(**dict(row)) for row in await store.pool.fetch(_SQL.moves, most, MOST_COUNTED)]
+
+
+async def moves_of(store: Store, tenant_id: int, most: int) -> list[Moved]:
+    """The newest of those that concern a tenant; its jobs are counted once a minute."""
+    return [Moved(**dict(row)) for row in await store.pool.fetch(_SQL.moves_of, most, tenant_id)]

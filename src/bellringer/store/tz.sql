@@ -34,3 +34,13 @@ from (select tz_id, schedule_id, old_next, new_next, max(moved_at) as moved_at, 
       from tz_moves group by 1, 2, 3, 4 order by max(moved_at) desc, tz_id desc, schedule_id limit $1) m
 join tz_versions v on v.tz_id = m.tz_id
 order by m.moved_at desc, m.tz_id desc, m.schedule_id
+
+-- name: moves_of
+-- The same for a tenant: only of schedules that jobs of it have, and counting these, as they were counted within the last minute.
+select v.version, m.schedule_id, m.old_next, m.new_next, max(m.moved_at) as moved_at,
+       array_agg(m.shard order by m.shard) as shards, sum(z.members)::bigint as jobs
+from tz_moves m
+join (select shard, schedule_id, sum(members) as members from cohort_sizes where tenant_id = $2 group by 1, 2) z
+  on z.shard = m.shard and z.schedule_id = m.schedule_id
+join tz_versions v on v.tz_id = m.tz_id
+group by v.version, m.tz_id, 2, 3, 4 order by max(m.moved_at) desc, m.tz_id desc, m.schedule_id limit $1

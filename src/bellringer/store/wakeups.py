@@ -16,6 +16,7 @@ WORK: Final = "bellringer_work"  # payload: the instant from which new runs may 
 HANDS: Final = "bellringer_hands"  # a job was registered; or, with this payload, shards were let go
 SHARDS: Final = "shards"
 CANCELS: Final = "bellringer_cancels"
+RUNS: Final = "bellringer_runs"  # payload: the tenant some of whose ended runs may go on
 QUIET: Final = 0.1  # NOTIFY takes a lock of the whole server at commit: one of a kind in this many seconds
 
 
@@ -38,6 +39,23 @@ class Wakeups:
             await self._store.pool.execute("select pg_notify($1, $2)", channel, payload)
         except RETRYABLE:
             return  # a lost hint costs a poll interval, no more
+
+
+class Held(Wakeups):
+    """Keeps hints back, as long as what they tell of is not committed."""
+
+    def __init__(self, wakeups: Wakeups | None) -> None:
+        self._later = wakeups
+        self._hints: list[tuple[str, str]] = []
+
+    async def send(self, channel: str, payload: str = "") -> None:
+        self._hints.append((channel, payload))
+
+    async def release(self) -> None:
+        if self._later is not None:
+            for channel, payload in dict.fromkeys(self._hints):
+                await self._later.send(channel, payload)
+        self._hints.clear()
 
 
 def read_instant(payload: str) -> datetime | None:

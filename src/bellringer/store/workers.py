@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import asyncpg
 import msgspec
 
 from bellringer.store.pool import Store
@@ -26,6 +27,7 @@ class WorkerRow:
     pools: Mapping[str, int]
     state: str
     busy: int
+    asked: str | None  # quiet or stop: what an operator wants of it
     started_at: datetime
     seen_at: datetime
     age: float
@@ -50,9 +52,18 @@ async def join(store: Store, who: Introduction) -> int:
     return number
 
 
-async def beat(store: Store, worker_id: int, busy: int, state: str) -> bool:
-    """Say that this worker lives. False: it was declared lost, and its work is others' now."""
-    return await store.pool.fetchval(_SQL.beat, worker_id, busy, state) is not None
+async def beat(store: Store, worker_id: int, busy: int, state: str) -> str | None:
+    """Say that this worker lives; answers what it is to do: work, quiet or stop.
+
+    None: it was declared lost, and its work is others' now.
+    """
+    asked: str | None = await store.pool.fetchval(_SQL.beat, worker_id, busy, state)
+    return asked
+
+
+async def ask(store: Store, worker_id: int, what: str) -> bool:
+    """Ask a worker to be quiet or to stop; False: it is not there any more."""
+    return await store.pool.fetchval(_SQL.ask, worker_id, what) is not None
 
 
 async def leave(store: Store, worker_id: int) -> None:
@@ -66,8 +77,16 @@ async def lose(store: Store, silent: timedelta) -> list[int]:
 
 
 async def listing(store: Store) -> list[WorkerRow]:
-    rows = await store.pool.fetch(_SQL.list)
-    return [WorkerRow(**{**dict(row), "pools": msgspec.json.decode(row["pools"])}) for row in rows]
+    return [_row(row) for row in await store.pool.fetch(_SQL.list)]
+
+
+async def get(store: Store, worker_id: int) -> WorkerRow | None:
+    row = await store.pool.fetchrow(_SQL.get, worker_id)
+    return None if row is None else _row(row)
+
+
+def _row(row: asyncpg.Record) -> WorkerRow:
+    return WorkerRow(**{**dict(row), "pools": msgspec.json.decode(row["pools"])})
 
 
 async def forget(store: Store) -> None:

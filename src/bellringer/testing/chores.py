@@ -2,7 +2,7 @@
 
 A chore that is added there is added here, or tests and simulations live in a world without it. Reaping is not
 among them: silence is measured in real time, so whoever lets a worker vanish also says when it is noticed. Nor is
-what only tells or tidies.
+what only tells or tidies, nor are operations, which only the API begins.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ create table if not exists bellringer.test_clock (
   only_row boolean primary key default true check (only_row), moment timestamptz not null);
 create or replace function bellringer.now() returns timestamptz language sql stable parallel safe
   as 'select moment from bellringer.test_clock';
+grant select on bellringer.test_clock to public;  -- connections that serve tenants ask what time it is, too
 
 -- Go to the next instant at which something happens by itself, at most to p_until, and say what is due there. While hands,
 -- timers or the ends of pauses are due, time stands still; without p_schedulers nobody waits for them, without p_workers

@@ -19,7 +19,7 @@ select least((select min(available_at) from queue
 _RUNS: Final = """
 select r.job_id, r.scheduled_for, r.slot
 from runs r join tasks t using (task_id) left join jobs j on j.job_id = r.job_id
-where r.tenant_id = $1 and (lower(j.name) = lower($2) or t.name = $2)
+where r.tenant_id = $1 and (j.name_key = lower($2) or t.name = $2)
 union
 select r.job_id, r.scheduled_for, r.slot from timers r join tasks t using (task_id)
 where r.tenant_id = $1 and t.name = $2 and r.cause <> 'schedule'
@@ -30,7 +30,7 @@ select name from jobs where tenant_id = $1 and deleted_at is null union select n
 """
 _GAPS: Final = """
 select g.from_at, g.count, g.reason from gaps g join jobs j using (job_id)
-where j.tenant_id = $1 and lower(j.name) = lower($2) order by g.from_at
+where j.tenant_id = $1 and j.name_key = lower($2) order by g.from_at
 """
 _ENQUEUED: Final = """
 select t.name as task, j.name as job, w.due_at, w.attempt, coalesce(w.spec, j.spec) as spec

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -47,7 +47,7 @@ class TestServer:
 
     async def drop(self, dsn: str) -> None:
         """Drop a database that `create` has made, whoever still uses it."""
-        await _execute(self.dsn, f"drop database {urlsplit(dsn).path[1:]} with (force)")
+        await _drop(self.dsn, urlsplit(dsn).path[1:])
 
     @asynccontextmanager
     async def database(self) -> AsyncIterator[str]:
@@ -106,7 +106,7 @@ def _prepared(dsn: str) -> Iterator[TestServer]:
     try:
         portal.run(lambda: _make_template(server), instead="a plain fixture")
         yield server
-        portal.run(lambda: _execute(dsn, f"drop database {server.template}"), instead="a plain fixture")
+        portal.run(lambda: _drop(dsn, server.template), instead="a plain fixture")
     finally:
         portal.close()
 
@@ -116,6 +116,18 @@ async def _make_template(server: TestServer) -> None:
     connection = await asyncpg.connect(at_database(server.dsn, server.template))
     try:
         await migrate(connection)
+    finally:
+        await connection.close()
+
+
+async def _drop(dsn: str, name: str) -> None:
+    """Drop a database, and the role that its migration made for it; a copy that somebody left behind keeps the role."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        number = await connection.fetchval("select oid from pg_database where datname = $1", name)
+        await connection.execute(f"drop database {name} with (force)")
+        with suppress(asyncpg.DependentObjectsStillExistError):
+            await connection.execute(f"drop role if exists bellringer_tenant_{number}")
     finally:
         await connection.close()
 

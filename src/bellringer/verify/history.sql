@@ -16,7 +16,7 @@ select bellringer.now() as now,
 -- Deleted ones too, as long as they lived in the window; a minute more, for what was owed at the end.
 select job_id, name from jobs
 where tenant_id = $1 and job_id > $2 and created_at < $4 and (deleted_at is null or deleted_at > $3::timestamptz - interval '1 minute')
-  and ($5::uuid is null or job_id = $5) and ($6::text is null or lower(name) = lower($6))
+  and ($5::uuid is null or job_id = $5) and ($6::text is null or name_key = lower($6))
 order by job_id limit $7
 
 -- name: revisions

@@ -9,7 +9,7 @@ create function start_of(p_day date) returns timestamptz language sql immutable 
 $$ select p_day::timestamp at time zone 'UTC' $$;
 
 create function ensure_days(p_days date[]) returns void
-language plpgsql set search_path = bellringer, pg_temp as $$
+language plpgsql security definer set search_path = bellringer, pg_temp as $$
 declare
   d      date;
   parent text;

@@ -101,6 +101,7 @@ begin
     select case when b.got or b.owed then b.at + interval '1 microsecond' else b.from_at end as from_at,
            case when b.owed then b.at end as into_at) f
   where f.from_at < b.to_at and not b.all_owed on conflict do nothing;
+  perform pass_over(p_jobs);
 
   delete from members where ctid = any (array(
     select m.ctid from jobs j cross join unnest(j.schedule_ids) i (schedule_id) cross join lateral (
@@ -138,37 +139,53 @@ begin
   delete from timers where job_id = any (p_jobs) and cause = 'schedule' and attempt = 0;
 end $$;
 
--- Let active jobs join the cohorts of their schedules. h_*: each schedule's first instant after p_asof; k_*: all of
+-- Let active jobs join the cohorts of their schedules. Jobs are looked up one by one behind a fence (`offset 0`), so that only
+-- the primary key fits: a plan that was made while the table was empty might walk another index, and is kept.
+-- h_*: each schedule's first instant after p_asof; k_*: all of
 -- its instants in the seconds after that, from which a job gets those that a hand running ahead has passed already. A
 -- one-shot may lie p_past behind: clocks differ, and requests travel.
 create function enter(p_jobs uuid[], p_at timestamptz, p_past interval, h_schedule integer[], h_next timestamptz[],
                       k_schedule integer[], k_at timestamptz[]) returns void
 language plpgsql set search_path = bellringer, pg_temp
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+declare
+  waits boolean;                                         -- some are one-shots, or have a delay
+  hands jsonb := jsonb_object(h_schedule::text[], h_next::text[]);  -- one look-up a cohort: a join would meet every job with every schedule
 begin
-  insert into cohorts (shard, schedule_id, next_at)
-  select distinct j.shard, h.schedule_id, h.next_at
-  from jobs j cross join unnest(j.schedule_ids) i (schedule_id)
-  cross join lateral (select * from unnest(h_schedule, h_next) u (schedule_id, next_at) where u.schedule_id = i.schedule_id) h
-  where j.job_id = any (p_jobs) and j.enabled and j.paused_at is null and j.deleted_at is null
-  order by 1, 2
-  on conflict do nothing;
+  with those as materialized (
+    select j.job_id, j.shard, j.schedule_ids, j.tenant_id, j.task_id, j.revision, j.pool_id, j.priority, j.misfire, j.overlap, j.key_id, j.cap,
+           j.jitter_by, j.late_after, j.starts_at, j.ends_at, j.once_at, j.delay
+    from unnest(p_jobs) u (id) cross join lateral (select * from jobs j where j.job_id = u.id offset 0) j
+    where j.enabled and j.paused_at is null and j.deleted_at is null),
+  struck as (
+    insert into cohorts (shard, schedule_id, next_at)
+    select s.shard, s.schedule_id, (hands ->> s.schedule_id::text)::timestamptz
+    from (select distinct j.shard, i.schedule_id from those j cross join unnest(j.schedule_ids) i (schedule_id)) s
+    where not exists (select 1 from cohorts c where c.shard = s.shard and c.schedule_id = s.schedule_id offset 0)  -- most are there
+      and hands ? s.schedule_id::text
+    order by 1, 2
+    on conflict do nothing),
+  joined as (
+    insert into members (shard, schedule_id, job_id, tenant_id, task_id, revision, pool_id, priority, misfire, overlap,
+                         key_id, cap, jitter_ms, several, late_after, active_since, active_until)
+    select j.shard, i.schedule_id, j.job_id, j.tenant_id, j.task_id, j.revision, j.pool_id, j.priority,
+           array_position(array['fire_once', 'skip', 'fire_all'], j.misfire) - 1,
+           array_position(array['allow', 'skip', 'queue', 'collapse', 'replace'], j.overlap) - 1,
+           j.key_id, j.cap, extract(epoch from j.jitter_by) * 1000, cardinality(j.schedule_ids) > 1, j.late_after,
+           greatest(p_at, j.starts_at - interval '1 microsecond'), j.ends_at
+    from those j cross join unnest(j.schedule_ids) i (schedule_id))
+  select bool_or(j.once_at is not null or j.delay is not null) into waits from those j;
 
-  insert into members (shard, schedule_id, job_id, tenant_id, task_id, revision, pool_id, priority, misfire, overlap,
-                       key_id, cap, jitter_ms, several, late_after, active_since, active_until)
-  select j.shard, i.schedule_id, j.job_id, j.tenant_id, j.task_id, j.revision, j.pool_id, j.priority,
-         array_position(array['fire_once', 'skip', 'fire_all'], j.misfire) - 1,
-         array_position(array['allow', 'skip', 'queue', 'collapse', 'replace'], j.overlap) - 1,
-         j.key_id, j.cap, extract(epoch from j.jitter_by) * 1000, cardinality(j.schedule_ids) > 1, j.late_after, greatest(p_at, j.starts_at - interval '1 microsecond'), j.ends_at
-  from jobs j cross join unnest(j.schedule_ids) i (schedule_id)
-  where j.job_id = any (p_jobs) and j.enabled and j.paused_at is null and j.deleted_at is null;
-
+  if cardinality(k_schedule) > 0 then
   with born as (
     insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, revision, shard, pool_id, priority, cause, born_as)
     select m.job_id, k.at, 0, p_at, 0, m.tenant_id, m.task_id, m.revision, m.shard, m.pool_id, m.priority, 'schedule', 'queued'
-    from unnest(k_schedule, k_at) k (schedule_id, at)
-    join cohorts c on c.schedule_id = k.schedule_id and c.shard in (select shard from jobs where job_id = any (p_jobs))
-    join members m on m.shard = c.shard and m.schedule_id = c.schedule_id and m.job_id = any (p_jobs)
+    from unnest(p_jobs) u (id) cross join lateral (select * from jobs j where j.job_id = u.id offset 0) j
+    cross join unnest(j.schedule_ids) i (schedule_id)
+    cross join lateral (select k.at from unnest(k_schedule, k_at) k (schedule_id, at) where k.schedule_id = i.schedule_id) k
+    cross join lateral (select * from cohorts c where c.shard = j.shard and c.schedule_id = i.schedule_id offset 0) c
+    cross join lateral (
+      select * from members m where m.shard = j.shard and m.schedule_id = i.schedule_id and m.job_id = j.job_id offset 0) m
     where k.at > m.active_since and (m.active_until is null or m.active_until >= k.at)
       and (k.at < c.next_at or (k.at = c.next_at and m.job_id <= c.cursor))
     on conflict do nothing returning *)
@@ -179,12 +196,16 @@ begin
          held_by(r.job_id, r.tenant_id, (array_position(array['allow', 'skip', 'queue', 'collapse', 'replace'], j.overlap) - 1)::smallint,
                  j.key_id, r.scheduled_for, row_number() over (partition by r.job_id order by r.scheduled_for))
   from born r join jobs j on j.job_id = r.job_id;
+  perform pass_over(p_jobs);
+  end if;
 
+  if not waits then return; end if;
   insert into timers (job_id, scheduled_for, slot, due_at, shard, pool_id, priority, tenant_id, task_id, revision, cause, rearms)
   select j.job_id, w.at, 0, w.at, j.shard, j.pool_id, j.priority, j.tenant_id, j.task_id, j.revision, 'schedule', j.delay is not null
-  from jobs j cross join lateral (
+  from unnest(p_jobs) u (id) cross join lateral (select * from jobs j where j.job_id = u.id offset 0) j
+  cross join lateral (
     select coalesce(j.once_at, case when j.delay is not null then greatest(p_at + j.delay, j.starts_at) end) as at) w
-  where j.job_id = any (p_jobs) and j.enabled and j.paused_at is null and j.deleted_at is null
+  where j.enabled and j.paused_at is null and j.deleted_at is null
     and w.at > p_at - p_past and (j.ends_at is null or j.ends_at >= w.at)
     and not exists (select 1 from runs r where r.job_id = j.job_id and r.scheduled_for = w.at and r.slot = 0)
     and (j.delay is null or not exists (select 1 from queue q where q.job_id = j.job_id and q.rearms)
@@ -193,7 +214,7 @@ begin
 end $$;
 
 create function definition_of(j jobs) returns jsonb language sql stable as
-$$ select to_jsonb(j) - 'job_id' - 'created_at' - 'updated_at' - 'revision' $$;
+$$ select to_jsonb(j) - '{job_id, name_key, created_at, updated_at, revision}'::text[] $$;
 
 -- p_asof is what the caller's instants were computed from. Should the locks have taken so long that a hand may have
 -- passed beyond them, nothing is done and the caller computes anew.
@@ -204,56 +225,83 @@ begin
   end if;
 end $$;
 
+-- Jobs as registration is sent them: those that are alike come together, so that what they have in common is read once, and
+-- beside it each one's own. What `own` names is named so in jobs, too: it completes a definition.
+create function jobs_of(p_jobs jsonb)
+returns table (job_id uuid, own jsonb, tenant_id integer, expected integer, task_id integer, schedules jsonb, schedule_ids integer[],
+               once_at timestamptz, delay interval, pool_id smallint, priority smallint, misfire text, catchup jsonb, overlap text,
+               key_id integer, cap smallint, jitter interval, jitter_by interval, late_after interval, starts_at timestamptz,
+               ends_at timestamptz, enabled boolean, owner text, tags text[])
+language sql stable as $$
+  select n.job_id, n.own, k.tenant_id, k.expected, k.task_id, k.schedules, k.schedule_ids, k.once_at, k.delay * interval '1 second',
+         k.pool_id, k.priority, k.misfire, k.catchup, k.overlap, k.key_id, k.cap, k.jitter * interval '1 second',
+         k.jitter_by * interval '1 second', k.late_after * interval '1 second', k.starts_at, k.ends_at, k.enabled, k.owner, k.tags
+  from jsonb_to_recordset(p_jobs) k (tenant_id integer, expected integer, task_id integer, schedules jsonb, schedule_ids integer[],
+       once_at timestamptz, delay double precision, pool_id smallint, priority smallint, misfire text, catchup jsonb, overlap text,
+       key_id integer, cap smallint, jitter double precision, jitter_by double precision, late_after double precision,
+       starts_at timestamptz, ends_at timestamptz, enabled boolean, owner text, tags text[], jobs jsonb)
+  cross join lateral jsonb_to_recordset(k.jobs) n (job_id uuid, own jsonb)
+$$;
+
+-- Its statements keep one plan for all arguments, of 30 or so that would otherwise be made anew at each call and cost
+-- three times as much as the work; what they may choose is pinned instead. Answers since when the jobs count.
 create function register(p_jobs jsonb, p_asof timestamptz, p_who text, h_schedule integer[], h_next timestamptz[],
-                         k_schedule integer[], k_at timestamptz[], p_why text default null)
-returns table (o_job_id uuid, o_revision integer, o_active_since timestamptz)
-language plpgsql set search_path = bellringer, pg_temp set lock_timeout = '5s' as $$
+                         k_schedule integer[], k_at timestamptz[], p_why text default null) returns timestamptz
+language plpgsql security definer set search_path = bellringer, pg_temp set lock_timeout = '5s' set plan_cache_mode = force_generic_plan
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 declare
-  ids   uuid[];
-  old   uuid[];
-  t     timestamptz;
-  taken integer;
+  ids     uuid[];
+  old     uuid[];
+  shards  smallint[];
+  limited boolean;
+  t       timestamptz;
+  made    integer;
+  changed integer := 0;
 begin
-  select array_agg((j ->> 'job_id')::uuid order by (j ->> 'job_id')::uuid),
-         array_agg((j ->> 'job_id')::uuid) filter (where (j ->> 'expected')::int > 0)
-    into ids, old from jsonb_array_elements(p_jobs) j;
-  perform lock_shards_shared(coalesce(old, '{}'),
-    array(select distinct (j ->> 'shard')::smallint from jsonb_array_elements(p_jobs) j));
+  select bool_or(k.key_id is not null) into limited
+  from jsonb_to_recordset(p_jobs) k (tenant_id integer, key_id integer) where own(k.tenant_id);
+  select array_agg(n.job_id), array_agg(n.job_id) filter (where k.expected > 0), array_agg(distinct (n.own ->> 'shard')::smallint)
+    into ids, old, shards
+    from jsonb_to_recordset(p_jobs) k (expected integer, jobs jsonb) cross join lateral jsonb_to_recordset(k.jobs) n (job_id uuid, own jsonb);
+  if limited and exists (select 1 from jsonb_to_recordset(p_jobs) n (tenant_id integer, key_id integer)
+                         join limits l on l.key_id = n.key_id where l.tenant_id <> n.tenant_id) then
+    raise exception 'that is another tenant''s' using errcode = 'BR004';
+  end if;
+  perform lock_shards_shared(coalesce(old, '{}'), shards);
   perform check_fresh(p_asof);
   t := bellringer.clock();
+
+  insert into jobs (job_id, tenant_id, shard, name, task_id, spec, schedules, schedule_ids, once_at, delay, pool_id, priority, misfire,
+                    catchup, overlap, key_id, cap, jitter, jitter_by, late_after, starts_at, ends_at, enabled, owner, tags, revision,
+                    created_at, updated_at)
+  select n.job_id, n.tenant_id, (n.own ->> 'shard')::smallint, n.own ->> 'name', n.task_id, n.own -> 'spec', n.schedules, n.schedule_ids,
+         n.once_at, n.delay, n.pool_id, n.priority, n.misfire, n.catchup, n.overlap, n.key_id, n.cap, n.jitter, n.jitter_by, n.late_after,
+         n.starts_at, n.ends_at, n.enabled, n.owner, n.tags, n.expected + 1, t, t
+  from jobs_of(p_jobs) n where n.expected = 0 or not exists (select 1 from jobs j where j.job_id = n.job_id offset 0);
+  get diagnostics made = row_count;
   if old is not null then
     perform leave(old, t, 'edited', true);
+    update jobs o set
+      name = n.own ->> 'name', task_id = n.task_id, spec = n.own -> 'spec', schedules = n.schedules, schedule_ids = n.schedule_ids,
+      once_at = n.once_at, delay = n.delay, pool_id = n.pool_id, priority = n.priority, misfire = n.misfire, catchup = n.catchup,
+      overlap = n.overlap, key_id = n.key_id, cap = n.cap, jitter = n.jitter, jitter_by = n.jitter_by, late_after = n.late_after,
+      starts_at = n.starts_at, ends_at = n.ends_at, enabled = n.enabled, owner = n.owner, tags = n.tags, revision = n.expected + 1,
+      updated_at = t
+    from (select n.*, j.place from jobs_of(p_jobs) n
+          cross join lateral (select j.ctid as place, j.tenant_id, j.revision, j.deleted_at from jobs j where j.job_id = n.job_id offset 0) j
+          where n.expected > 0 and j.revision = n.expected and j.tenant_id = n.tenant_id and j.deleted_at is null) n
+    where o.ctid = n.place;                              -- its row is locked, so it is still there
+    get diagnostics changed = row_count;
   end if;
-
-  insert into jobs as o (job_id, tenant_id, shard, name, task_id, spec, schedules, schedule_ids, once_at, delay, pool_id,
-                         priority, misfire, catchup, overlap, key_id, cap, jitter, jitter_by, late_after, starts_at, ends_at, enabled,
-                         owner, tags, revision, created_at, updated_at)
-  select n.job_id, n.tenant_id, n.shard, n.name, n.task_id, n.spec, n.schedules, n.schedule_ids, n.once_at,
-         n.delay * interval '1 second', n.pool_id, n.priority, n.misfire, n.catchup, n.overlap, n.key_id, n.cap,
-         n.jitter * interval '1 second', n.jitter_by * interval '1 second', n.late_after * interval '1 second',
-         n.starts_at, n.ends_at, n.enabled, n.owner, n.tags, n.expected + 1, t, t
-  from jsonb_to_recordset(p_jobs) n (job_id uuid, tenant_id integer, shard smallint, name text, task_id integer, spec jsonb,
-       schedules jsonb, schedule_ids integer[], once_at timestamptz, delay double precision, pool_id smallint, priority smallint,
-       misfire text, catchup jsonb, overlap text, key_id integer, cap smallint, jitter double precision, jitter_by double precision,
-       late_after double precision, starts_at timestamptz, ends_at timestamptz, enabled boolean, owner text, tags text[], expected integer)
-  order by n.job_id
-  on conflict (job_id) do update set
-    name = excluded.name, task_id = excluded.task_id, spec = excluded.spec, schedules = excluded.schedules,
-    schedule_ids = excluded.schedule_ids, once_at = excluded.once_at, delay = excluded.delay, pool_id = excluded.pool_id,
-    priority = excluded.priority, misfire = excluded.misfire, catchup = excluded.catchup, overlap = excluded.overlap,
-    key_id = excluded.key_id, cap = excluded.cap, jitter = excluded.jitter, jitter_by = excluded.jitter_by,
-    late_after = excluded.late_after, starts_at = excluded.starts_at,
-    ends_at = excluded.ends_at, enabled = excluded.enabled, owner = excluded.owner, tags = excluded.tags,
-    revision = excluded.revision, updated_at = excluded.updated_at
-  where o.revision = excluded.revision - 1 and o.tenant_id = excluded.tenant_id and o.deleted_at is null;
-  get diagnostics taken = row_count;
-  if taken < cardinality(ids) then
+  if made + changed < cardinality(ids) then
     raise exception 'a job was changed by someone else' using errcode = 'BR002';
   end if;
-  update limits l set most = n.key_most
-  from (select distinct on (key_id) key_id, key_most from jsonb_to_recordset(p_jobs) x (key_id integer, key_most integer)
-        where key_id is not null order by key_id, key_most) n
-  where l.key_id = n.key_id and l.most <> n.key_most;
+  if limited then
+    update limits l set most = n.key_most
+    from (select distinct on (key_id) key_id, key_most from jsonb_to_recordset(p_jobs) x (key_id integer, key_most integer)
+          where key_id is not null order by key_id, key_most) n
+    where l.key_id = n.key_id and l.most <> n.key_most;
+  end if;
 
   if old is not null then                                -- what waits follows the change, its task and arguments together
     perform 1 from queue q where q.job_id = any (old) order by q.job_id, q.scheduled_for, q.slot for update;
@@ -266,21 +314,32 @@ begin
     from jobs j where q.job_id = any (old) and j.job_id = q.job_id and (q.key_id, q.cap) is distinct from (j.key_id, j.cap);
   end if;
 
+  with kinds as materialized (                           -- of those that are alike, one is written out
+    select k.expected, k.jobs, f.definition from jsonb_to_recordset(p_jobs) k (expected integer, jobs jsonb)
+    cross join lateral (
+      select definition_of(j) as definition from jobs j where j.job_id = (k.jobs #>> '{0,job_id}')::uuid offset 0) f)
   insert into job_revisions (job_id, revision, effective_at, what, who, why, definition)
-  select j.job_id, j.revision, t, case j.revision when 1 then 'created' else 'changed' end, p_who, p_why, definition_of(j)
-  from jobs j where j.job_id = any (ids);
+  select n.job_id, k.expected + 1, t, case k.expected when 0 then 'created' else 'changed' end, p_who, p_why, k.definition || n.own
+  from kinds k cross join lateral jsonb_to_recordset(k.jobs) n (job_id uuid, own jsonb);
   perform enter(ids, t, interval '1 minute', h_schedule, h_next, k_schedule, k_at);
-  return query select j.job_id, j.revision, t from jobs j where j.job_id = any (ids) order by j.job_id;
+  return t;
 end $$;
 
 -- Pause holds what is due and unclaimed, retries too; nothing new fires until resume.
 create function pause(p_job uuid, p_tenant integer, p_who text, p_reason text, p_until timestamptz) returns integer
-language plpgsql set search_path = bellringer, pg_temp set lock_timeout = '5s' as $$
+language plpgsql security definer set search_path = bellringer, pg_temp set lock_timeout = '5s' as $$
 declare
   t timestamptz;
   r integer;
 begin
+  perform own(p_tenant);
+  perform 1 from jobs where job_id = p_job and tenant_id = p_tenant;    -- another tenant's is not even waited for
+  if not found then return null; end if;
   perform lock_shards_shared(array[p_job], '{}');
+  select revision into r from jobs                       -- it is so already: who paused it first has done it
+  where job_id = p_job and tenant_id = p_tenant and deleted_at is null and paused_at is not null
+    and (paused_reason, paused_until) is not distinct from (p_reason, p_until);
+  if r is not null then return r; end if;
   t := bellringer.clock();
   perform leave(array[p_job], t, 'paused', true)
   from jobs where job_id = p_job and tenant_id = p_tenant and paused_at is null;
@@ -297,11 +356,14 @@ end $$;
 -- What was missed meanwhile: nothing of it runs (skip), the latest (p_latest, of p_schedule), or all, as a catch-up.
 create function resume(p_job uuid, p_tenant integer, p_who text, p_asof timestamptz, h_schedule integer[], h_next timestamptz[],
                        k_schedule integer[], k_at timestamptz[], p_missed text, p_schedule integer, p_latest timestamptz) returns integer
-language plpgsql set search_path = bellringer, pg_temp set lock_timeout = '5s' as $$
+language plpgsql security definer set search_path = bellringer, pg_temp set lock_timeout = '5s' as $$
 declare
   t timestamptz;
   r integer;
 begin
+  perform own(p_tenant);
+  perform 1 from jobs where job_id = p_job and tenant_id = p_tenant;    -- another tenant's is not even waited for
+  if not found then return null; end if;
   perform lock_shards_shared(array[p_job], '{}');
   perform check_fresh(p_asof);
   t := bellringer.clock();
@@ -335,11 +397,14 @@ end $$;
 -- Delete stops the future; what runs now finishes; what waits ends as cancelled. The row stays for the history that
 -- points at it, its name is free at once.
 create function retire(p_job uuid, p_tenant integer, p_who text) returns integer
-language plpgsql set search_path = bellringer, pg_temp set lock_timeout = '5s' as $$
+language plpgsql security definer set search_path = bellringer, pg_temp set lock_timeout = '5s' as $$
 declare
   t timestamptz;
   r integer;
 begin
+  perform own(p_tenant);
+  perform 1 from jobs where job_id = p_job and tenant_id = p_tenant;    -- another tenant's is not even waited for
+  if not found then return null; end if;
   perform lock_shards_shared(array[p_job], '{}');
   t := bellringer.clock();
   perform leave(array[p_job], t, 'deleted', false) from jobs where job_id = p_job and tenant_id = p_tenant;

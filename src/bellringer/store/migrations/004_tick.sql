@@ -44,6 +44,7 @@ declare
   undecided  boolean;
   is_late    boolean;                                    -- known before the statement is planned, so that what is not
   is_frozen  boolean;                                    -- needed is not even looked at
+  is_skipped boolean;
   is_several boolean;
 begin
   fired := 0; reached := 0; cut := false;
@@ -51,7 +52,9 @@ begin
   refused := fence(p_holder, p_shards, p_tokens);
   if cardinality(refused) > 0 then return; end if;
   is_late := exists (select 1 from unnest(c_at) u (at) where u.at < bellringer.now() - p_grace);
-  is_frozen := exists (select 1 from freezes f where f.to_at > (select min(u.at) from unnest(c_at) u (at)))
+  is_skipped := exists (select 1 from skips s where s.at = any (c_at));
+  is_frozen := exists (select 1 from freezes f, (select min(u.at) as first, max(u.at) as last from unnest(c_at) u (at)) d
+                       where f.to_at > d.first and f.from_at <= d.last)     -- one that is only to come costs nothing
             or exists (select 1 from tenants t where t.suspended_at is not null);
   is_several := exists (select 1 from unnest(c_shard, c_schedule) u (shard, schedule_id)
                         join members m on m.shard = u.shard and m.schedule_id = u.schedule_id where m.several);
@@ -69,11 +72,6 @@ begin
   chosen as materialized (
     select * from (select s.*, sum(size) over (order by ord) as upto, min(ord) over () as first from sized s) f
     where upto <= p_limit or ord = first),
-  frozen as materialized (
-    select f.tenant_id, f.from_at, f.to_at, f.policy, f.name, f.tags from freezes f
-    where is_frozen and f.to_at > (select min(next_at) from chosen)
-    union all
-    select t.tenant_id, '-infinity', 'infinity', 'skip', null, '{}' from tenants t where t.suspended_at is not null),
   chunk as materialized (
     select d.tid, d.size, d.shard, d.schedule_id, d.next_at, d.token, m.job_id, m.tenant_id, m.task_id, m.revision, m.pool_id, m.priority,
            m.key_id, m.cap, m.late_after, m.overlap, m.several, z.policy, z.name,
@@ -87,7 +85,7 @@ begin
              when p.cause in ('catchup', 'backfill') and not exists (    -- it waits, but is not skipped for those
                select 1 from queue q where q.job_id = m.job_id and q.cause not in ('catchup', 'backfill')) then 2
              else 18 end as held,
-           case when z.policy = 'skip' then coalesce('freeze ' || z.name, 'tenant suspended')
+           case when z.policy = 'skip' then z.because
                 when z.policy = 'collapse' then (
                   select 'coalesced into ' || to_char(q.scheduled_for at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') || ' by freeze ' || z.name
                   from queue q where q.job_id = m.job_id and q.blocked & 8 = 8 limit 1) end as skipped
@@ -99,11 +97,20 @@ begin
       order by m.job_id limit p_limit) m
     left join lateral (
       select q.cause from queue q where m.overlap <> 0 and q.job_id = m.job_id limit 1) p on true
-    left join lateral (
-      select z.policy, z.name from frozen z
-      where z.tenant_id = m.tenant_id and z.from_at <= d.next_at and z.to_at > d.next_at
-        and (z.tags = '{}' or exists (select 1 from jobs j where j.job_id = m.job_id and j.tags && z.tags))
-      order by z.policy = 'skip' desc, z.policy limit 1) z on is_frozen),
+    left join lateral (                                  -- by its key: a herd may have as many skips as members
+      select 'skip' as policy, because(s) as because from skips s where s.job_id = m.job_id and s.at = d.next_at offset 0) k on is_skipped
+    left join lateral (select j.tags from jobs j where j.job_id = m.job_id offset 0) j on is_frozen
+    left join lateral (                                  -- those of its tenant alone: others may have many
+      select z.policy, z.name, z.because from (
+        select 'skip' as policy, null as name, 'tenant suspended' as because from tenants t
+        where t.tenant_id = m.tenant_id and t.suspended_at is not null
+        union all
+        select f.policy, f.name, 'freeze ' || f.name from freezes f     -- the pair keeps the planner from the index on to_at alone
+        where f.tenant_id = m.tenant_id and (f.tenant_id, f.to_at) > (m.tenant_id, d.next_at) and f.from_at <= d.next_at
+          and (f.tags = '{}' or f.tags && j.tags)) z
+      order by z.policy = 'skip' desc, z.policy limit 1) f on is_frozen
+    cross join lateral (select coalesce(k.policy, f.policy) as policy, case when k.policy is null then f.name end as name,
+                               coalesce(k.because, f.because) as because) z),
   struck as not materialized (                           -- of a job with several schedules, the later are held by the first;
     select *, held as bits, skipped as passed_by from chunk where not p_careful and not misfired and not (is_several and several)
     union all
@@ -131,7 +138,7 @@ begin
   passed as (
     insert into attempts (job_id, scheduled_for, slot, attempt, finished_at, tenant_id, revision, ends_as, error)
     select job_id, next_at, 0, 0, bellringer.now(), tenant_id, revision, 'skipped', jsonb_build_object('reason', passed_by)
-    from struck where is_frozen and passed_by is not null),
+    from struck where (is_frozen or is_skipped) and passed_by is not null),
   missed as (
     insert into gaps (job_id, from_at, to_at, schedule_id, count, reason, recorded_at)
     select job_id, next_at, next_at + interval '1 microsecond', schedule_id, 1, 'misfire', bellringer.now()

@@ -116,6 +116,11 @@ begin
     insert into dead_letters (job_id, scheduled_for, slot, tenant_id, task_id, attempt, died_at, reason, error, fingerprint)
     select job_id, scheduled_for, slot, tenant_id, task_id, attempt, bellringer.now(), reason, error::jsonb, fingerprint
     from ended where ends = 'dead' on conflict do nothing),
+  told as (                                              -- what carries an event is no event itself, or it would never end
+    insert into events (at, tenant_id, kind, job_id, scheduled_for, slot, attempt, data)
+    select bellringer.now(), tenant_id, 'dead', job_id, scheduled_for, slot, attempt,
+           jsonb_build_object('reason', reason, 'error', error::jsonb ->> 'type')
+    from ended where ends = 'dead' and cause <> 'webhook' on conflict do nothing),
   armed as (
     insert into timers (job_id, scheduled_for, slot, due_at, shard, pool_id, priority, tenant_id, task_id, revision, cause, rearms)
     select j.job_id, bellringer.now() + j.delay, 0, bellringer.now() + j.delay, j.shard, j.pool_id, j.priority, j.tenant_id, j.task_id,
@@ -141,7 +146,8 @@ begin
       from given e
       where q.job_id = e.job_id and q.scheduled_for = e.at and q.slot = e.slot and q.worker_id + 0 = p_worker and q.attempt = e.attempt
         and not e.far
-      returning q.job_id, q.scheduled_for, q.slot, q.attempt, q.tenant_id, q.revision, e.outcome, e.ran, e.ago, e.error),
+      returning q.job_id, q.scheduled_for, q.slot, q.attempt, q.tenant_id, q.revision, q.cause, e.outcome, e.ran, e.ago, e.error,
+                e.wait, e.counted),
     far as (
       delete from queue q using given e
       where q.job_id = e.job_id and q.scheduled_for = e.at and q.slot = e.slot and q.worker_id + 0 = p_worker and q.attempt = e.attempt
@@ -153,6 +159,14 @@ begin
       select job_id, scheduled_for, slot, bellringer.now() + wait * interval '1 second', shard, pool_id, priority, attempt,
              attempt_floor + (not counted)::int, tenant_id, task_id, revision, cause, rearms, spec
       from far),
+    told as (
+      insert into events (at, tenant_id, kind, job_id, scheduled_for, slot, attempt, data)
+      select bellringer.now(), tenant_id, 'failed', job_id, scheduled_for, slot, attempt,
+             jsonb_build_object('outcome', outcome, 'error', error::jsonb ->> 'type', 'retry_in', wait)
+      from (select job_id, scheduled_for, slot, attempt, tenant_id, cause, outcome, error, wait, counted from near
+            union all
+            select job_id, scheduled_for, slot, attempt, tenant_id, cause, outcome, error, wait, counted from far) a
+      where counted and outcome <> 'ok' and cause <> 'webhook' on conflict do nothing),
     written as (
       insert into attempts (job_id, scheduled_for, slot, started_at, finished_at, tenant_id, worker_id, revision, attempt, outcome, error)
       select job_id, scheduled_for, slot, bellringer.now() - (ran + ago) * interval '1 second',

@@ -5,9 +5,13 @@ set local search_path to bellringer;
 create function send(p_tenant integer, p_job uuid, p_shard smallint, p_task integer, p_pool smallint, p_priority smallint,
                      p_at timestamptz, p_spec jsonb, p_key text, p_cause cause,
                      out o_job_id uuid, out o_scheduled_for timestamptz, out o_slot bigint, out o_created boolean)
-language plpgsql set search_path = bellringer, pg_temp as $$
+language plpgsql security definer set search_path = bellringer, pg_temp as $$
 declare t timestamptz := bellringer.now();
 begin
+  perform own(p_tenant);
+  if p_spec is null or exists (select 1 from jobs where job_id = p_job) then    -- it would run, and block, somebody's job
+    raise exception 'a send has no job' using errcode = 'BR004';
+  end if;
   o_job_id := p_job; o_scheduled_for := coalesce(p_at, t); o_slot := 0; o_created := true;
   if p_key is not null then
     delete from send_keys where tenant_id = p_tenant and task_id = p_task and key = p_key and expires_at <= t;
@@ -20,6 +24,7 @@ begin
       return;
     end if;
   end if;
+  perform note(p_tenant, 'run.sent', 'run', run_target(o_job_id, o_scheduled_for, 0), null);     -- a run does not say who sent it
   if o_scheduled_for > t + interval '2 seconds' then           -- nearer ones go straight to the queue, for their time
     insert into timers (job_id, scheduled_for, slot, due_at, shard, pool_id, priority, tenant_id, task_id, cause, spec)
     values (o_job_id, o_scheduled_for, 0, o_scheduled_for, p_shard, p_pool, p_priority, p_tenant, p_task, p_cause, p_spec);
@@ -33,9 +38,10 @@ end $$;
 
 -- A run of a job, now, by hand. The schedule's own occurrences live in slot 0; this takes the next free one.
 create function trigger_job(p_job uuid, p_tenant integer, p_spec jsonb, out o_scheduled_for timestamptz, out o_slot bigint)
-language plpgsql set search_path = bellringer, pg_temp as $$
+language plpgsql security definer set search_path = bellringer, pg_temp as $$
 declare t timestamptz := bellringer.now();
 begin
+  perform own(p_tenant);
   perform 1 from jobs where job_id = p_job and tenant_id = p_tenant and deleted_at is null for share;
   if not found then return; end if;
   o_scheduled_for := t; o_slot := 0;
@@ -50,15 +56,17 @@ begin
                      key_id, cap, blocked)
   select job_id, t, o_slot, t, tenant_id, task_id, revision, shard, pool_id, priority, 'manual', p_spec,
          key_id, cap, case when key_id is null then 0 else 32 end from jobs where job_id = p_job;
+  perform note(p_tenant, 'run.triggered', 'run', run_target(p_job, t, o_slot), null);
 end $$;
 
 -- Cancel: what waits ends at once, what runs is asked to stop. Answers what the run is now, or null if there is none.
 create function cancel(p_job uuid, p_at timestamptz, p_slot bigint, p_tenant integer, p_reason text) returns text
-language plpgsql set search_path = bellringer, pg_temp as $$
+language plpgsql security definer set search_path = bellringer, pg_temp as $$
 declare
   q queue;
   m timers;
 begin
+  perform own(p_tenant);
   for look in 1..2 loop          -- twice, because a timer that rings meanwhile is in the queue afterwards
     -- Locked first, then judged: a settle may be bringing the row back right now.
     select * into q from queue where job_id = p_job and scheduled_for = p_at and slot = p_slot and tenant_id = p_tenant for update;
@@ -68,6 +76,7 @@ begin
   end loop;
   if q.worker_id is not null then
     update queue set cancel_requested = true where job_id = p_job and scheduled_for = p_at and slot = p_slot;
+    perform note(p_tenant, 'run.cancelled', 'run', run_target(p_job, p_at, p_slot), jsonb_build_object('reason', p_reason, 'state', 'running'));
     return 'running';
   end if;
   if q.job_id is not null then
@@ -86,18 +95,29 @@ begin
   on conflict do nothing;
   if coalesce(q.rearms, m.rearms) then perform rearm(p_job); end if;
   perform free(array[p_job], case when coalesce(q.cause, m.cause) not in ('catchup', 'backfill') then array[p_job] else '{}' end);
+  perform note(p_tenant, 'run.cancelled', 'run', run_target(p_job, p_at, p_slot), jsonb_build_object('reason', p_reason, 'state', 'cancelled'));
   return 'cancelled';
 end $$;
 
 -- Redrive: the same runs, the same keys, attempts count on, with a full budget again.
 create function redrive(p_tenant integer, e_job uuid[], e_at timestamptz[], e_slot bigint[]) returns integer
-language plpgsql set search_path = bellringer, pg_temp set lock_timeout = '5s' as $$
-declare n integer;
+language plpgsql security definer set search_path = bellringer, pg_temp set lock_timeout = '5s' as $$
+declare
+  jobs uuid[];                                           -- of this tenant
+  n    integer;
 begin
-  perform lock_shards_shared(e_job, '{}');               -- a tick, a pause or a deletion comes before or after, not between
+  perform own(p_tenant);
+  jobs := array(select distinct d.job_id from unnest(e_job, e_at, e_slot) e (job_id, at, slot) join dead_letters d
+                on d.job_id = e.job_id and d.scheduled_for = e.at and d.slot = e.slot where d.tenant_id = p_tenant);
+  perform lock_shards_shared(jobs, '{}');                -- a tick, a pause or a deletion comes before or after, not between
   with revived as (
     delete from dead_letters d using unnest(e_job, e_at, e_slot) e (job_id, at, slot)
-    where d.job_id = e.job_id and d.scheduled_for = e.at and d.slot = e.slot and d.tenant_id = p_tenant returning d.*)
+    where d.job_id = e.job_id and d.scheduled_for = e.at and d.slot = e.slot and d.tenant_id = p_tenant returning d.*),
+  noted as (
+    insert into audit (at, tenant_id, who, origin, request_id, action, kind, target, after)
+    select bellringer.now(), p_tenant, a.who, a.origin, a.request_id, 'run.redriven', 'run', run_target(v.job_id, v.scheduled_for, v.slot),
+           jsonb_build_object('attempt', v.attempt)
+    from revived v cross join actor() a where a.who is not null)
   insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, revision, shard, pool_id, priority, attempt,
                      attempt_floor, cause, spec, key_id, cap, blocked)
   select r.job_id, r.scheduled_for, r.slot, bellringer.now(), r.tenant_id,
@@ -110,19 +130,41 @@ begin
   left join jobs j on j.job_id = r.job_id
   on conflict do nothing;
   get diagnostics n = row_count;
-  perform free(e_job, '{}');                             -- what it was to wait for may have ended meanwhile
+  perform free(jobs, '{}');                              -- what it was to wait for may have ended meanwhile
+  return n;
+end $$;
+
+-- Discard: the runs stay dead, and nobody is to look after them any more.
+create function discard(p_tenant integer, e_job uuid[], e_at timestamptz[], e_slot bigint[]) returns integer
+language plpgsql security definer set search_path = bellringer, pg_temp as $$
+declare n integer;
+begin
+  perform own(p_tenant);
+  with gone as (
+    delete from dead_letters d using unnest(e_job, e_at, e_slot) e (job_id, at, slot)
+    where d.job_id = e.job_id and d.scheduled_for = e.at and d.slot = e.slot and d.tenant_id = p_tenant returning d.*),
+  noted as (
+    insert into audit (at, tenant_id, who, origin, request_id, action, kind, target, before)
+    select bellringer.now(), p_tenant, a.who, a.origin, a.request_id, 'run.discarded', 'run', run_target(g.job_id, g.scheduled_for, g.slot),
+           jsonb_build_object('reason', g.reason, 'died_at', g.died_at)
+    from gone g cross join actor() a where a.who is not null)
+  select count(*) into n from gone;
   return n;
 end $$;
 
 -- A retry that waits for its backoff is made available now.
 create function hasten(p_tenant integer, p_job uuid, p_at timestamptz, p_slot bigint) returns boolean
-language plpgsql set search_path = bellringer, pg_temp as $$
+language plpgsql security definer set search_path = bellringer, pg_temp as $$
 begin
+  perform own(p_tenant);
   update queue set available_at = bellringer.now()
   where job_id = p_job and scheduled_for = p_at and slot = p_slot and tenant_id = p_tenant and worker_id is null
     and attempt > 0 and available_at > bellringer.now();
-  if found then return true; end if;
-  update timers set due_at = bellringer.now()
-  where job_id = p_job and scheduled_for = p_at and slot = p_slot and tenant_id = p_tenant and attempt > 0;
-  return found;
+  if not found then
+    update timers set due_at = bellringer.now()
+    where job_id = p_job and scheduled_for = p_at and slot = p_slot and tenant_id = p_tenant and attempt > 0;
+    if not found then return false; end if;
+  end if;
+  perform note(p_tenant, 'run.retried', 'run', run_target(p_job, p_at, p_slot), null);
+  return true;
 end $$;

@@ -209,9 +209,10 @@ begin
 end $$;
 
 create function rouse(p_tenant integer) returns void
-language plpgsql set search_path = bellringer, pg_temp
+language plpgsql security definer set search_path = bellringer, pg_temp
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
 begin
+  perform own(p_tenant);
   update queue q set available_at = greatest(bellringer.now(), q.scheduled_for
            + coalesce((select j.jitter_by from jobs j where j.job_id = q.job_id and q.cause = 'schedule'), interval '0'))
   where q.blocked = any (bits(8)) and q.blocked & ~32 <> 0 and q.tenant_id + 0 = p_tenant and q.available_at > bellringer.now();

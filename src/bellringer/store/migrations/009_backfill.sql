@@ -172,11 +172,12 @@ $$;
 -- End one before its time. What waits of it ends as well; what is left of a catch-up becomes a gap. Answers the state that
 -- it was in, or null if there is no such backfill.
 create function end_backfill(p_id bigint, p_tenant integer, p_reason text, p_why text) returns text
-language plpgsql set search_path = bellringer, pg_temp set lock_timeout = '5s'
+language plpgsql security definer set search_path = bellringer, pg_temp set lock_timeout = '5s'
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
 declare
   b backfills;
 begin
+  perform own(p_tenant);
   select * into b from backfills where backfill_id = p_id and tenant_id = p_tenant for update;
   if b.state is null or b.state not in ('running', 'paused') then return b.state; end if;
   update backfills set state = 'cancelled', ended_at = bellringer.now(), why = coalesce(p_why, why) where backfill_id = p_id;
@@ -205,9 +206,10 @@ end $$;
 -- Instants of a range at which a job has runs, at most so many: whether one of them succeeded or has not ended.
 create function ran(p_job uuid, p_tenant integer, p_after timestamptz, p_before timestamptz, p_limit integer)
 returns table (at timestamptz, good boolean)
-language plpgsql stable set search_path = bellringer, pg_temp
+language plpgsql stable security definer set search_path = bellringer, pg_temp
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 begin
+  perform own(p_tenant);
   return query
   with instants as materialized (
     select r.scheduled_for from runs r
@@ -224,11 +226,12 @@ end $$;
 -- How many runs of a backfill ended otherwise than well, among the first p_limit of its tenant that ended so since it was
 -- made. One that was revived since is not counted.
 create function failed_runs(p_id bigint, p_tenant integer, p_limit integer) returns table (ends_as text, count bigint)
-language plpgsql stable set search_path = bellringer, pg_temp
+language plpgsql stable security definer set search_path = bellringer, pg_temp
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 declare b backfills;
 begin
+  perform own(p_tenant);
   select * into b from backfills where backfill_id = p_id and tenant_id = p_tenant;
   return query
   with ended as materialized (
@@ -243,3 +246,11 @@ begin
     and not exists (select 1 from queue q where q.job_id = e.job_id and q.scheduled_for = e.scheduled_for and q.slot = e.slot offset 0)
   group by 1;
 end $$;
+
+-- The newest backfills of a job. It passes the wall between tenants, whose condition would tempt the planner to look through all
+-- of the tenant.
+create function backfills_of_job(p_tenant integer, p_job uuid, p_before bigint, p_most integer) returns setof backfills
+language sql stable security definer set search_path = bellringer, pg_temp as $$
+  select * from backfills where own(p_tenant) and tenant_id + 0 = p_tenant and job_id = p_job
+    and (p_before is null or backfill_id < p_before) order by backfill_id desc limit p_most
+$$;

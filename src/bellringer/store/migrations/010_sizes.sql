@@ -1,6 +1,24 @@
 -- How many members each cohort has, so that a forecast counts schedules and not jobs.
 set local search_path to bellringer;
 
+-- The timers ahead of a tenant, by pool and second, among the first p_most of each shard.
+create function timers_ahead(p_tenant integer, p_from timestamptz, p_to timestamptz, p_most integer)
+returns table (pool text, at timestamptz, fires bigint, until timestamptz)
+language plpgsql stable security definer set search_path = bellringer, pg_temp as $$
+#variable_conflict use_column
+begin
+  perform own(p_tenant);
+  return query
+  with found as materialized (
+    select t.* from cluster c cross join generate_series(0, c.shards - 1) s (shard) cross join lateral (
+      select shard, due_at, tenant_id, pool_id, attempt, row_number() over (order by due_at) as place
+      from timers where shard = s.shard and due_at >= p_from and due_at < p_to order by due_at limit p_most) t),
+  reach as materialized (select min(due_at) as until from found where place = p_most)
+  select p.name, date_trunc('second', f.due_at), count(*), r.until
+  from reach r left join found f on f.tenant_id = p_tenant and f.attempt = 0 and (r.until is null or f.due_at < r.until)
+  left join pools p on p.pool_id = f.pool_id group by 1, 2, 4;
+end $$;
+
 -- Count one shard's members anew; answers how many rows were wrong. Only those are written.
 create function recount(p_shard smallint) returns integer
 language plpgsql set search_path = bellringer, pg_temp set enable_seqscan = off set enable_mergejoin = off as $$

@@ -139,3 +139,11 @@ begin
   on conflict (shard) do update set tz_id = excluded.tz_id, token = excluded.token;
   return refused;
 end $$;
+
+-- The newest events of a job. It passes the wall between tenants, whose condition would tempt the planner to look through all
+-- events of the tenant.
+create function events_of_job(p_tenant integer, p_job uuid, p_kind text, p_before bigint, p_most integer) returns setof events
+language sql stable security definer set search_path = bellringer, pg_temp as $$
+  select * from events where own(p_tenant) and tenant_id + 0 = p_tenant and job_id = p_job and event_id < p_before
+    and (p_kind is null or kind = p_kind) order by event_id desc limit p_most
+$$;

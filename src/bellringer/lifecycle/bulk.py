@@ -1,0 +1,142 @@
+"""Bulk: many jobs are created in one call; all or none of them, or each for itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from bellringer.errors import Conflict, InvalidInput, QuotaExceeded, Unavailable
+from bellringer.jobs import Definition
+from bellringer.lifecycle import register
+from bellringer.lifecycle.judging import weigh
+from bellringer.lifecycle.register import Written
+from bellringer.lifecycle.rows import Judged
+from bellringer.store import jobs
+from bellringer.store.jobs import Stale
+from bellringer.store.names import Names
+from bellringer.store.pool import Store
+from bellringer.store.scope import ScopedStore
+
+TRIES: Final = 5
+
+Outcomes = dict[int, Written | InvalidInput]  # by the place in the request
+
+
+async def create(
+    store: Store,
+    names: Names,
+    wanted: Mapping[int, Definition],
+    *,
+    tenant_id: int,
+    who: str,
+    now: datetime,
+    atomic: bool,
+) -> Outcomes:
+    """What became of each; where all or none are wanted and one is refused, only the refusals are told."""
+    judged = await register.judge(store, names, list(wanted.values()), tenant_id=tenant_id, now=now)
+    outcomes: Outcomes = {}
+    good: dict[int, Definition] = {}
+    for place, definition in zip(wanted, judged, strict=True):
+        if isinstance(definition, InvalidInput):
+            outcomes[place] = definition
+        else:
+            good[place] = definition
+    outcomes |= _doubles(good)
+    for _ in range(TRIES):
+        fit = {place: definition for place, definition in good.items() if place not in outcomes}
+        if not fit or (atomic and outcomes):
+            return outcomes
+        try:
+            written = await register.enroll(store, names, list(fit.values()), tenant_id=tenant_id, who=who, now=now)
+        except Conflict:
+            outcomes |= await _taken(store, fit, tenant_id)
+            continue
+        return outcomes | dict(zip(fit, written, strict=True))
+    raise Unavailable("the names of these jobs are taken by others at the same time", hint="try again in a moment")
+
+
+async def create_together(
+    store: ScopedStore,
+    names: Names,
+    batches: AsyncIterable[Sequence[Definition]],
+    *,
+    tenant_id: int,
+    who: str,
+    now: Callable[[], Awaitable[datetime]],
+) -> list[Written] | None:
+    """All of them in one transaction, if nothing at all is in the way; None: nothing is done, and `create` can say why.
+
+    While the database creates a batch, the next one is read, checked and written out here.
+    """
+    made: list[Written] = []
+    seen: set[str] = set()
+    under_way: asyncio.Task[list[Written]] | None = None
+    try:
+        async with store.transaction():
+            await jobs.lock_shards(store, await names.shards())
+            try:
+                async for batch in batches:
+                    asof = await now()
+                    good = _all_good(await weigh(store, names, batch, tenant_id=tenant_id, now=asof), seen)
+                    create = await register.readied(store, names, good, tenant_id=tenant_id, who=who, asof=asof)
+                    if under_way is not None:
+                        made += await under_way
+                    under_way = asyncio.create_task(create())
+                if under_way is not None:
+                    made += await under_way
+            finally:
+                await _stopped(under_way)
+    except (InvalidInput, Conflict, QuotaExceeded, Stale):
+        return None
+    return made
+
+
+def _all_good(judged: Sequence[Judged | InvalidInput], seen: set[str]) -> list[Judged]:
+    """These, if there is nothing wrong with any of them."""
+    good: list[Judged] = []
+    for found in judged:
+        if isinstance(found, InvalidInput):
+            raise found
+        good.append(found)
+    names = {found.definition.name.lower() for found in good}
+    if len(names) < len(good) or not seen.isdisjoint(names):
+        raise _name_taken("another job of this request has that name")
+    seen |= names
+    return good
+
+
+async def _stopped(task: asyncio.Task[list[Written]] | None) -> None:
+    """Before the transaction ends, nobody uses its connection any more."""
+    if task is not None and not task.done():
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def _doubles(good: Mapping[int, Definition]) -> dict[int, InvalidInput]:
+    """Those whose name an earlier one has."""
+    seen: set[str] = set()
+    found: dict[int, InvalidInput] = {}
+    for place, definition in good.items():
+        name = definition.name.lower()
+        if name in seen:
+            found[place] = _name_taken("another job of this request has that name")
+        seen.add(name)
+    return found
+
+
+async def _taken(store: Store, fit: Mapping[int, Definition], tenant_id: int) -> dict[int, InvalidInput]:
+    """Those whose names others have; their jobs may be gone again, and then nothing is wrong."""
+    known = await jobs.find_many(store, tenant_id, [d.name for d in fit.values()])
+    message = "a job of that name exists already"
+    return {place: _name_taken(message) for place, definition in fit.items() if definition.name in known}
+
+
+def _name_taken(message: str) -> InvalidInput:
+    return InvalidInput(message, hint="choose another name", pointer="/name", code="name_taken")
+
+
+def refusals(outcomes: Mapping[int, Written | InvalidInput]) -> Sequence[tuple[int, InvalidInput]]:
+    """What was refused, in the order of the request."""
+    return [(place, found) for place in sorted(outcomes) if isinstance(found := outcomes[place], InvalidInput)]

@@ -1,0 +1,70 @@
+"""Judging: whether a definition can be had, and as what it would be stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from bellringer.errors import InvalidInput
+from bellringer.jobs import Definition, check_name
+from bellringer.lifecycle.rows import Judged, alike
+from bellringer.payload import check_payload
+from bellringer.schedule import Calendar, Schedule, resolved, seeded
+from bellringer.store import calendars
+from bellringer.store.names import Names
+from bellringer.store.pool import Store
+
+
+async def weigh(
+    store: Store,
+    names: Names,
+    definitions: Sequence[Definition],
+    *,
+    tenant_id: int,
+    now: datetime,
+    known: Collection[Schedule] = (),
+) -> list[Judged | InvalidInput]:
+    """Each definition as it would be stored, with what was worked out on the way, or what is wrong with it."""
+    current = await calendars.current(store, tenant_id, (s for d in definitions for s in d.schedules))
+    limit = await names.payload_limit(tenant_id)
+    good: set[Hashable] = set()  # of these only names and arguments are left to check
+
+    def judged(d: Definition) -> Judged | InvalidInput:
+        kind = alike(d)
+        try:
+            if kind in good:
+                stored = d.named()
+            else:
+                stored = stored_as(d, current, f"{tenant_id}:{check_name(d.name)}").checked(now, known)
+                if stored.schedules is d.schedules:  # and not made for this name
+                    good.add(kind)
+                else:
+                    kind = alike(stored)
+            arguments = check_payload({"args": list(d.args), "kwargs": dict(d.kwargs)}, pointer="", limit=limit)
+        except InvalidInput as error:
+            return error
+        return Judged(stored, kind, arguments)
+
+    outcomes = []
+    for place, definition in enumerate(definitions):
+        if place % 50 == 49:
+            await asyncio.sleep(0)  # thousands take a while: others have their turn meanwhile
+        outcomes.append(judged(definition))
+    unknown = await names.unknown_pools({j.definition.pool for j in outcomes if isinstance(j, Judged)})
+    if not unknown:
+        return outcomes
+    return [unknown.get(j.definition.pool, j) if isinstance(j, Judged) else j for j in outcomes]
+
+
+def stored_as(d: Definition, known: Mapping[str, Calendar], seed: str) -> Definition:
+    schedules = []
+    for place, schedule in enumerate(d.schedules):
+        try:
+            schedules.append(seeded(resolved(schedule, known), seed))
+        except InvalidInput as error:
+            error.pointer = (f"/schedules/{place}" if len(d.schedules) > 1 else "/schedule") + error.pointer
+            raise
+    same = all(new is old for new, old in zip(schedules, d.schedules, strict=True))
+    return d if same else replace(d, schedules=tuple(schedules))

@@ -1,0 +1,125 @@
+"""Seal: the audit is chained behind its writers, and a check finds the first seal that does not hold."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from bellringer.jobs import Definition
+from bellringer.lifecycle.prune import Retention, prune
+from bellringer.lifecycle.register import register
+from bellringer.lifecycle.seal import seal, verify
+from bellringer.schedule import parse
+from bellringer.store import audit
+from bellringer.store.names import Names
+from bellringer.store.pool import Store, connect
+
+
+async def changes(store: Store, names: Names, count: int, prefix: str = "bell") -> None:
+    definitions = [
+        Definition(name=f"{prefix} {n}", task="demo", schedules=(parse({"every": "1h"}),)) for n in range(count)
+    ]
+    await register(store, names, definitions, tenant_id=1, who="me")
+
+
+async def seal_all(store: Store, most: int = 10) -> int:
+    total = 0
+    while count := await seal(store, most):
+        total += count
+    return total
+
+
+async def test_entries_are_sealed_in_batches_and_the_chain_holds(store: Store, names: Names) -> None:
+    await changes(store, names, 25)
+    sealed = await seal_all(store)
+    found = await verify(store)
+    assert sealed >= 25
+    assert (found.entries, found.unsealed, found.broken, found.first) == (sealed, 0, None, 1)
+    assert found.seals == -(-sealed // 10)
+    assert await seal(store) == 0
+    chain = await audit.seals(store, 0, 100)
+    assert [after.prev_hash for after in chain[1:]] == [before.hash for before in chain[:-1]]
+    await changes(store, names, 1, "later")
+    assert (await verify(store)).unsealed == 1
+
+
+async def test_an_empty_audit_is_whole(store: Store) -> None:
+    await seal_all(store)
+    found = await verify(store)
+    assert found.broken is None
+
+
+ONE = "(select audit_id from audit where kind = 'job' order by 1 limit 1 offset 15)"
+TAMPERINGS = {
+    f"update audit set who = 'nobody' where audit_id = {ONE}": "changed",
+    "update audit set at = at + interval '1 s' where kind = 'job' and audit_id % 7 = 0": "changed",
+    f"delete from audit where audit_id = {ONE}": "there are",
+    "insert into audit (tx, at, tenant_id, who, action, kind, target)"
+    " values ('3', now(), 1, 'x', 'x', 'x', 'x')": "more",
+    "update job_revisions set definition = jsonb_set(definition, '{priority}', '9')"
+    f" where job_id = (select target::uuid from audit where audit_id = {ONE})": "definition",
+    "update audit_seals set hash = prev_hash where seal_id = 2": "changed",
+    "update audit_seals set prev_hash = hash where seal_id = 2": "build on",
+    "delete from audit_seals where seal_id = 2": "build on",
+}
+
+
+@pytest.mark.parametrize(("tampering", "words"), TAMPERINGS.items())
+async def test_tampering_is_found_and_the_first_seal_is_named(
+    store: Store, names: Names, tampering: str, words: str
+) -> None:
+    await changes(store, names, 25)
+    await seal_all(store)
+    connection = await connect(store.dsn)
+    await connection.execute("set session_replication_role = replica")  # an owner can switch the triggers off
+    assert not (await connection.execute(tampering)).endswith(" 0")
+    await connection.close()
+    found = await verify(store)
+    assert found.broken in (1, 2, 3)
+    assert words in found.why
+
+
+async def test_an_entry_that_commits_late_is_not_passed_over(store: Store, names: Names) -> None:
+    late = await connect(store.dsn)
+    transaction = late.transaction()
+    await transaction.start()
+    await late.execute("insert into tenants (name) values ('late')")  # it has its number, but is not committed
+    await changes(store, names, 3)
+    before = await seal_all(store)
+    assert (await verify(store)).broken is None
+    await transaction.commit()
+    await late.close()
+    assert await seal_all(store) >= 4
+    found = await verify(store)
+    assert (found.unsealed, found.broken) == (0, None)
+    assert found.entries == await store.pool.fetchval("select count(*) from audit") >= before + 4
+
+
+async def test_two_nodes_make_one_chain(store: Store, names: Names) -> None:
+    for round_ in range(5):
+        await asyncio.gather(changes(store, names, 20, f"bell {round_}"), *(seal(store, 5) for _ in range(6)))
+    await seal_all(store)
+    found = await verify(store)
+    assert (found.broken, found.unsealed) == (None, 0)
+    assert found.entries == await store.pool.fetchval("select count(*) from audit")
+
+
+async def test_what_is_past_retention_goes_by_whole_seals_and_the_rest_still_holds(store: Store, names: Names) -> None:
+    await changes(store, names, 25)
+    await seal_all(store)
+    total = (await verify(store)).seals
+    connection = await connect(store.dsn)
+    await connection.execute("set session_replication_role = replica")
+    await connection.execute("update audit_seals set sealed_at = sealed_at - interval '400 days' where seal_id <= 2")
+    await connection.close()
+    await prune(store, await store.now(), Retention())
+    found = await verify(store)
+    assert (found.first, found.seals, found.broken) == (3, total - 2, None)
+    assert found.entries == await store.pool.fetchval("select count(*) from audit")
+    await prune(store, await store.now() + timedelta(days=800), Retention())
+    assert (await verify(store)).seals == 1  # the last one stays: the next builds on it
+    await changes(store, names, 3, "later")
+    await seal_all(store)
+    assert (await verify(store)).broken is None

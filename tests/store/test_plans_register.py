@@ -1,0 +1,75 @@
+"""Registration keeps its plans: one that was made while the tables were empty must still find its rows by keys."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+from bellringer.jobs import Definition
+from bellringer.lifecycle.register import change, register
+from bellringer.runs import RunKey
+from bellringer.schedule import every
+from bellringer.store import status
+from bellringer.store.names import Names
+from bellringer.store.pool import Store
+from bellringer.store.queries import load
+
+MANY = 5_000
+HISTORY = "runs_.*|attempts_.*|queue|timers|jobs"
+READ = """
+select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint from pg_stat_user_tables where relname ~ $1
+"""
+
+
+def definition(name: str, **more: Any) -> Definition:
+    return Definition(name=name, task="demo", schedules=(every(timedelta(hours=1)), every(timedelta(hours=2))), **more)
+
+
+async def make(store: Store, names: Names, *definitions: Definition) -> list[UUID]:
+    return [made.job_id for made in await register(store, names, definitions, tenant_id=1, who="me")]
+
+
+async def rows_read(store: Store, tables: str = "jobs|members|cohorts|queue|timers|skips|job_revisions") -> int:
+    """How many rows of these tables were read so far, by the server's own count."""
+    await store.pool.execute("select pg_stat_force_next_flush()")
+    await store.pool.execute("select pg_stat_clear_snapshot()")
+    found: int = await store.pool.fetchval(READ, f"^({tables})$")
+    return found
+
+
+async def test_a_plan_of_empty_tables_reads_few_rows_of_full_ones(dsn: str) -> None:
+    store = await Store.open(dsn, size=1)  # one connection, which keeps the plans
+    names = Names(store)
+    try:
+        for n in range(3):
+            [job_id] = await make(store, names, definition(f"first {n}"))
+            await change(store, names, job_id, 1, definition(f"first {n}", priority=9), tenant_id=1, who="me")
+        await make(store, names, *(definition(f"job {n}") for n in range(MANY)))
+        before = await rows_read(store)
+        [job_id] = await make(store, names, definition("last"))
+        await change(store, names, job_id, 1, definition("last", priority=9), tenant_id=1, who="me")
+        assert 0 < await rows_read(store) - before < MANY / 10
+    finally:
+        await store.close()
+
+
+async def test_a_read_of_many_keeps_its_plan_too(dsn: str) -> None:
+    store = await Store.open(dsn, size=1)
+    try:
+        now = await store.now()
+        key = RunKey(uuid4(), now, 0)
+        for _ in range(3):
+            assert await status.runs(store, 1, now.date(), [key]) == {}
+        fill = load("load", "bellringer.bench")
+        ids = [key.job_id, *(uuid4() for _ in range(MANY))]
+        await Names(store).task_ids(["demo"])
+        await store.pool.execute(fill.ready, ids, now, 1, 1)
+        await store.pool.execute(fill.ready_queue)
+        await store.pool.execute(fill.end_half)
+        before = await rows_read(store, HISTORY)
+        found = await status.runs(store, 1, now.date(), [key])
+        assert [run.key for run, _ in found.values()] == [key]
+        assert 0 < await rows_read(store, HISTORY) - before < MANY / 10
+    finally:
+        await store.close()
