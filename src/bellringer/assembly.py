@@ -3,42 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
-import signal
 import socket
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
-from importlib import import_module, metadata
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from datetime import timedelta
+from importlib import metadata
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from bellringer import telemetry
-from bellringer.clock import SystemClock
+from bellringer.clock import Clock, SystemClock
 from bellringer.config import Config, load
+from bellringer.egress.settings import Egress
 from bellringer.errors import Unavailable
+from bellringer.jobs import HTTP
 from bellringer.lifecycle.prune import Retention
 from bellringer.lifecycle.tick import Pace
+from bellringer.running import Main, meanwhile, once, run, together
 from bellringer.scheduler.service import Scheduler, SchedulerSettings
 from bellringer.store.leases import PostgresLeases
 from bellringer.store.migrate import require_current
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
 from bellringer.store.scope import open_tenants
-from bellringer.store.wakeups import Wakeups
+from bellringer.store.wakeups import RUNS, Wakeups, hear
 from bellringer.telemetry import log
 from bellringer.worker.service import Observer, Worker, WorkerSettings
 from bellringer.worker.target import Target
 
 PATIENCE: Final = 10.0  # seconds beyond its grace that a process may take to stop
-ORPHAN_GRACE: Final = 3.0
 CONNECTIONS_END: Final = 5  # seconds that open requests get when the server stops
 DEFAULT_POOLS: Final = ("short", "long")
 DEFAULT_SLOTS: Final = 50
-
-Main = Callable[[asyncio.Event], Awaitable[None]]
 
 
 class Application(Target, Protocol):
@@ -63,25 +61,49 @@ def version() -> str:
 
 
 def run_server(
-    config: Config, listening: socket.socket, *, with_scheduler: bool = True, with_parent: bool = False
+    config: Config,
+    listening: socket.socket,
+    *,
+    with_scheduler: bool = True,
+    insecure: bool = False,
+    with_parent: bool = False,
 ) -> None:
-    """The API, and a scheduler in the same process unless it runs elsewhere."""
+    """The API, and a scheduler in the same process unless it runs elsewhere. `insecure`: nobody has to log in."""
 
     from bellringer.api.app import create_app  # noqa: PLC0415 - workers and schedulers do without
+    from bellringer.api.door import Door  # noqa: PLC0415
 
     async def main(stop: asyncio.Event) -> None:
         async with _opened(config, "bellringer server") as store:
             tenants = await open_tenants(config.require_dsn(), size=config.pool_size, name="bellringer api")
+            replica = await _replica(config)
             try:
                 clock = SystemClock()
                 wakeups = Wakeups(store, clock)
-                api = create_app(store, Names(store), tenants, version=version(), clock=clock, wakeups=wakeups)
-                parts = [_serve(api, listening, stop)]
+                egress = Egress.read(config.egress_allow, config.secret_keys)
+                names = Names(store)
+                api = create_app(
+                    store,
+                    names,
+                    tenants,
+                    version=version(),
+                    clock=clock,
+                    door=Door(store, names, _door(config, clock, insecure=insecure), clock),
+                    wakeups=wakeups,
+                    replica=replica,
+                    egress=egress,
+                )
+                parts = [_serve(api, listening, stop, config)]
+                if config.http_slots:
+                    parts.append(_http_worker(config, store, egress).run(stop))
                 if with_scheduler:
                     parts.append(_scheduler(config, store).run(stop))
-                await _together(stop, parts, patience=CONNECTIONS_END + PATIENCE)
+                parts.append(meanwhile(stop, hear(store, clock, {RUNS: api.state.desk.heard})))
+                await together(stop, parts, patience=CONNECTIONS_END + PATIENCE)
             finally:
                 await tenants.close()
+                if replica is not None:
+                    await replica.close()
 
     _run(config, main, with_parent=with_parent)
 
@@ -91,7 +113,7 @@ def run_scheduler(config: Config, *, with_parent: bool = False) -> None:
 
     async def main(stop: asyncio.Event) -> None:
         async with _opened(config, "bellringer scheduler") as store:
-            await _together(stop, [_scheduler(config, store).run(stop)], patience=PATIENCE)
+            await together(stop, [_scheduler(config, store).run(stop)], patience=PATIENCE)
 
     _run(config, main, with_parent=with_parent)
 
@@ -128,8 +150,8 @@ def run_worker(
             worker = Worker(store, app.registry, SystemClock(), settings)
             parts = [worker.run(stop)]
             if joined:
-                parts.append(_once(worker.started, stop, lambda: joined(store)))
-            await _together(stop, parts, patience=config.grace.total_seconds() + PATIENCE)
+                parts.append(once(worker.started, stop, lambda: joined(store)))
+            await together(stop, parts, patience=config.grace.total_seconds() + PATIENCE)
         await app.aclose()
 
     _run(config, main, with_parent=with_parent)
@@ -163,31 +185,73 @@ def _scheduler(config: Config, store: Store) -> Scheduler:
     settings = SchedulerSettings(
         version=version(),
         pace=Pace(lead=config.lead, grace=config.misfire_grace),
-        retention=Retention(runs=config.retention, dead_letters=config.dead_retention),
+        retention=Retention(runs=config.retention, dead_letters=config.dead_retention, audit=config.audit_retention),
         lease=config.lease,
     )
     return Scheduler(store, PostgresLeases(store, config.lease), SystemClock(), settings)
 
 
-async def _serve(api: Any, listening: socket.socket, stop: asyncio.Event) -> None:
+def _http_worker(config: Config, store: Store, egress: Egress) -> Worker:
+    """A worker inside of a server, which knows the built-in task alone. What it calls may take 30 s; a stop does not
+    wait so long: the run is given back, and called again with the same id.
+    """
+    from bellringer.worker.http import registry  # noqa: PLC0415 - workers and schedulers do without
+
+    clock = SystemClock()
+    settings = WorkerSettings(
+        pools={HTTP: config.http_slots},
+        name=f"{socket.gethostname()}-{os.getpid()}-http",
+        version=version(),
+        grace=min(config.grace, timedelta(seconds=CONNECTIONS_END)),
+        processes=0,
+    )
+    return Worker(store, registry(store, egress, clock), clock, settings)
+
+
+def _door(config: Config, clock: Clock, *, insecure: bool) -> Any:
+    """Who has to log in, and by what."""
+    from bellringer.access.tokens import Rules, tokens_by  # noqa: PLC0415
+    from bellringer.api.door import Settings  # noqa: PLC0415 - workers and schedulers do without
+
+    tokens = None
+    if config.jwt_issuer and config.jwt_audience:
+        claims = {"tenant_claim": config.jwt_tenant_claim, "role_claim": config.jwt_role_claim}
+        rules = Rules(issuer=config.jwt_issuer, audience=config.jwt_audience, **claims)
+        tokens = tokens_by(rules, clock, secret=config.jwt_secret, jwks=config.jwt_jwks)
+    open_to: Any = "anyone" if insecure else "here" if config.auth == "none" else "nobody"
+    return Settings(open_to=open_to, root_key=config.root_key, tokens=tokens)
+
+
+async def _serve(api: Any, listening: socket.socket, stop: asyncio.Event, config: Config) -> None:
     import uvicorn  # noqa: PLC0415 - workers and schedulers do without
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol  # noqa: PLC0415
+
+    from bellringer.api.protocol import HEAD_LIMIT, be_sparing, guarded  # noqa: PLC0415
 
     class Server(uvicorn.Server):
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
             yield  # signals are ours
 
+    be_sparing(listening)
+    proxies = config.trusted_proxies
     settings = uvicorn.Config(
         api,
+        http=guarded(AutoHTTPProtocol, proxies, most_of_one=config.connections_per_address),
+        ws="none",  # an upgraded connection would leave the guard behind
+        h11_max_incomplete_event_size=2 * HEAD_LIMIT,  # the guard is first
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=bool(proxies),  # else anyone could say where it comes from
+        forwarded_allow_ips=list(proxies),
         timeout_graceful_shutdown=CONNECTIONS_END,
     )
     server = Server(settings)
 
     async def end() -> None:
         await stop.wait()
+        api.state.streams.close()  # they would be waited for
         server.should_exit = True
 
     ending = asyncio.create_task(end())
@@ -201,80 +265,17 @@ async def _serve(api: Any, listening: socket.socket, stop: asyncio.Event) -> Non
         raise Unavailable("the API did not start", hint="the lines above say why")
 
 
-async def _once(event: asyncio.Event, stop: asyncio.Event, act: Callable[[], Awaitable[None]]) -> None:
-    """Act when the event comes, then wait for the end with the others."""
-    waits = [asyncio.create_task(event.wait()), asyncio.create_task(stop.wait())]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    waits[0].cancel()
-    if event.is_set():
-        await act()
-    await waits[1]
-
-
-async def _together(stop: asyncio.Event, parts: list[Coroutine[Any, Any, None]], *, patience: float) -> None:
-    """Run until asked to stop. A part that ends early stops the others; one that cannot stop is cut off."""
-    tasks = [asyncio.create_task(part) for part in parts]
-    for task in tasks:
-        task.add_done_callback(lambda _: stop.set())
-    await stop.wait()
-    _, late = await asyncio.wait(tasks, timeout=patience)
-    for task in late:
-        log.warning("cut off what did not stop in time", seconds=patience)
-        task.cancel()
-    await asyncio.gather(*late, return_exceptions=True)
-    for task in tasks:
-        if not task.cancelled():
-            task.result()
-
-
-# Signals
+async def _replica(config: Config) -> Store | None:
+    """Where lists are read from; a server does without one that is not there when it starts."""
+    if config.read_dsn is None:
+        return None
+    try:
+        return await open_tenants(config.read_dsn, size=config.pool_size, name="bellringer api reads")
+    except Unavailable as error:
+        log.warning("the replica does not answer; lists come from the primary", error=error.message)
+        return None
 
 
 def _run(config: Config, main: Main, *, with_parent: bool) -> None:
-    """Run until a signal asks to stop, on the faster event loop where it is installed.
-
-    With `with_parent` the end of standard input asks too: a parent that dies closes the other end of it.
-    """
     telemetry.configure(config.log, config.log_level)
-    logging.basicConfig(handlers=[_Bridge(logging.WARNING)], force=True)
-    try:
-        uvloop: Any = import_module("uvloop")
-    except ImportError:  # an extra that may be missing
-        uvloop = asyncio
-    uvloop.run(_until_asked(main, with_parent=with_parent))
-
-
-async def _until_asked(main: Main, *, with_parent: bool) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def interrupted() -> None:
-        stop.set()
-        loop.remove_signal_handler(signal.SIGINT)  # a second Ctrl-C does not wait for the grace
-
-    loop.add_signal_handler(signal.SIGINT, interrupted)
-    loop.add_signal_handler(signal.SIGTERM, stop.set)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup it stays ignored
-        loop.add_signal_handler(signal.SIGHUP, stop.set)
-    if with_parent:
-        loop.add_reader(sys.stdin.fileno(), _watch, sys.stdin.fileno(), stop)
-    await main(stop)
-
-
-def _watch(descriptor: int, stop: asyncio.Event) -> None:
-    if not os.read(descriptor, 4096):
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(descriptor)
-        stop.set()
-        # The parent's database went with it: nothing can be settled, and others will reap what we held.
-        loop.call_later(ORPHAN_GRACE, os._exit, 1)
-
-
-class _Bridge(logging.Handler):
-    """Warnings of libraries, in the same form as our own lines."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        with suppress(Exception):
-            error = record.exc_info[1] if record.exc_info else None
-            more = {"error": f"{type(error).__name__}: {error}"} if error else {}
-            log.log(record.levelno, record.getMessage(), logger=record.name, **more)
+    run(main, with_parent=with_parent)

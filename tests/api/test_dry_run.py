@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from bellringer.cli import cli
 from bellringer.client import Client
+from bellringer.store.names import Names
 from bellringer.store.pool import Store
 
 PATH = "/api/v1/jobs/a"
@@ -35,7 +36,8 @@ def _codes(found: dict[str, Any]) -> list[str]:
     return [warning["code"] for warning in found["warnings"]]
 
 
-async def test_a_change_is_told_and_not_made(api: httpx2.AsyncClient, store: Store) -> None:
+async def test_a_change_is_told_and_not_made(api: httpx2.AsyncClient, store: Store, names: Names) -> None:
+    await names.pool_ids(["new"])
     job = await _create(api, schedule={"cron": "0 2 * * *", "tz": "Europe/Paris"}, tags=["x"])
     tables = (
         "select (select count(*) from job_revisions), (select count(*) from schedules), (select count(*) from pools)"
@@ -204,7 +206,7 @@ class Server:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         transport = httpx2.MockTransport(self)
-        monkeypatch.setattr("bellringer.client.Client", lambda url: Client("http://x", transport=transport))
+        monkeypatch.setattr("bellringer.client.Client", lambda url, **_: Client("http://x", transport=transport))
 
 
 async def test_the_command_line_shows_what_goes_and_what_comes(

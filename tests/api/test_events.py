@@ -28,6 +28,9 @@ from bellringer.store.pool import Store
 
 DUE = datetime(2026, 11, 16, 2, 30, tzinfo=UTC)
 DATA: dict[Kind, dict[str, Any]] = {
+    Kind.FAILED: {"outcome": "failed", "error": "Boom", "retry_in": 7.5},
+    Kind.DEAD: {"error": "Boom", "reason": "all 3 attempts are used"},
+    Kind.RECOVERED: {"after": "dead", "since": DUE.isoformat()},
     Kind.LATE: {"due": "2026-11-16T02:30:00+00:00", "late_after": 90, "blocked": 5},
     Kind.MISSED: {"from": DUE.isoformat(), "to": DUE.isoformat(), "count": 3, "misfire": "skip"},
     Kind.SLOW: {"running_for": 125.0, "usual": 10.0004, "longest": 20.5},
@@ -58,8 +61,10 @@ async def test_events_come_newest_first_and_say_what_happened(api: httpx2.AsyncC
     job = await _create(api)
     await _happen(store, job, *Kind)
     found = await _list(api)
-    assert [event["kind"] for event in found] == ["outgrown", "slow", "missed", "late"]
-    late = found[-1]
+    kinds = ["outgrown", "slow", "missed", "late", "recovered", "dead", "failed"]
+    assert [event["kind"] for event in found] == kinds
+    assert found[-1]["data"] == {"outcome": "failed", "error": "Boom", "retry_in": "7s500ms"}
+    late = found[3]
     assert (late["job"], late["job_id"], late["run_id"]) == ("nightly", str(job), RunKey(job, DUE).id)
     assert (late["at"], late["scheduled_for"], late["attempt"]) == ("2026-11-16T02:30:00Z", "2026-11-16T02:30:00Z", 0)
     assert late["data"] == {
@@ -68,7 +73,8 @@ async def test_events_come_newest_first_and_say_what_happened(api: httpx2.AsyncC
         "blocked": ["job_paused", "task_unknown"],
     }
     assert found[1]["data"] == {"running_for": "2m5s", "usual": "10s", "longest": "20s500ms"}
-    assert [event["run_id"] for event in found] == [None, RunKey(job, DUE).id, None, RunKey(job, DUE).id]
+    own = RunKey(job, DUE).id
+    assert [event["run_id"] for event in found] == [None, own, None, own, own, own, own]
 
 
 async def test_what_is_late_before_its_birth_has_no_run(api: httpx2.AsyncClient, store: Store) -> None:
@@ -242,12 +248,16 @@ async def _beside(*arguments: str) -> str:
 
 async def test_the_command_line_tells_events_in_words(api: httpx2.AsyncClient, store: Store, url: str) -> None:
     await _happen(store, await _create(api), *Kind)
-    head, outgrown, slow, missed, late = (await _call("events", "list", "--url", url)).splitlines()
+    lines = (await _call("events", "list", "--url", url)).splitlines()
+    head, outgrown, slow, missed, late, recovered, dead, failed = lines
     assert head.split() == ["KIND", "JOB", "TOLD", "DUE", "WHAT", "RUN"]
     assert "usually takes 1m10s, but comes again after 1m" in outgrown
     assert "runs for 2m5s, usually 10s, 20s500ms at most" in slow
     assert "3 from 2026-11-16T02:30:00Z were missed; skip" in missed
     assert "not started 1m30s after its time; it waits: job_paused, task_unknown" in late
+    assert "runs well again, after dead at 2026-11-16T02:30:00Z" in recovered
+    assert "gave up: Boom (all 3 attempts are used)" in dead
+    assert "attempt 0 failed: Boom, again in 7s500ms" in failed
     [only] = json.loads(await _call("events", "list", "--kind", "slow", "--url", url, "-o", "json"))
     assert only["kind"] == "slow"
     assert missed.split()[-1] == "–"

@@ -253,7 +253,7 @@ async def test_the_command_line_draws_the_forecast(
     await _create(api, "other", schedule={"every": "15m"})
     answer = (await api.get(PATH, params=DAY)).content
     transport = httpx2.MockTransport(lambda request: httpx2.Response(200, content=answer))
-    monkeypatch.setattr("bellringer.client.Client", lambda url: Client("http://x", transport=transport))
+    monkeypatch.setattr("bellringer.client.Client", lambda url, **_: Client("http://x", transport=transport))
     drawn = CliRunner().invoke(cli, ["forecast", "--to", "24h"])
     assert drawn.exit_code == 0, drawn.output
     told = drawn.output.splitlines()

@@ -138,8 +138,11 @@ async def test_a_bad_patch_changes_nothing(api: httpx2.AsyncClient) -> None:
         refused = await api.patch(path, json=patch, headers=headers)
         assert (refused.status_code, refused.json()["code"]) == (status, code)
     assert (await api.get(path)).json() == job
-    for tag in ('"1"', '"9", "2"', "*"):
-        assert (await api.patch(path, json={}, headers={"If-Match": tag})).status_code == 200
+    for priority, tag in enumerate(('"1"', '"9", "2"', "*")):
+        changed = await api.patch(path, json={"priority": priority}, headers={"If-Match": tag})
+        assert (changed.status_code, changed.json()["revision"]) == (200, priority + 2)
+    nothing = await api.patch(path, json={"priority": 2}, headers={"If-Match": '"4"'})
+    assert (nothing.status_code, nothing.headers["etag"]) == (200, '"4"')
 
 
 async def test_of_two_changes_at_once_one_is_told_so(api: httpx2.AsyncClient) -> None:

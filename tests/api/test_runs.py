@@ -57,7 +57,7 @@ async def test_execution_later_and_by_key(api: httpx2.AsyncClient, store: Store)
     assert (later["state"], later["fired_at"]) == ("queued", None)
     left = datetime.fromisoformat(later["scheduled_for"]) - await store.now()
     assert timedelta(minutes=59) < left <= timedelta(hours=1)
-    again = await api.post("/api/v1/jobs/execute", json={"task": "demo"}, headers={"Idempotency-Key": "once"})
+    again = await api.post("/api/v1/jobs/execute", json={"task": "demo", "key": "once"})
     assert (again.status_code, again.json()["created"]) == (200, False)
     assert again.json()["run_id"] == later["run_id"]
     assert again.headers["idempotency-replayed"] == "true"

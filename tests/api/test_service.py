@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from uuid import uuid4
 
 import asyncpg
@@ -10,6 +11,7 @@ import httpx2
 import pytest
 from structlog.testing import capture_logs
 
+from bellringer import telemetry
 from bellringer.api.app import create_app
 from bellringer.clock import SystemClock
 from bellringer.store import jobs, leases
@@ -24,7 +26,7 @@ async def test_alive_and_ready(api: httpx2.AsyncClient) -> None:
     assert (alive.status_code, alive.json()["status"]) == (200, "ok")
     assert (ready.status_code, ready.json()) == (
         200,
-        {"status": "ready", "checks": {"process": "ok", "database": "ok", "schema": "ok"}},
+        {"status": "ready", "checks": {"process": "ok", "database": "ok", "schema": "ok", "walls": "ok"}},
     )
     assert (await api.head("/readyz")).status_code == 200
 
@@ -60,7 +62,7 @@ async def test_a_mistake_of_ours_tells_nothing_but_its_id(
     async def broken(*_: object) -> None:
         raise asyncpg.UndefinedTableError("relation bellringer.secrets does not exist")
 
-    monkeypatch.setattr(jobs, "get", broken)
+    monkeypatch.setattr(jobs, "some", broken)
     with capture_logs() as lines:
         response = await api.get(f"/api/v1/jobs/{uuid4()}", headers={"X-Request-Id": "r-1"})
     assert response.json() == {
@@ -76,7 +78,8 @@ async def test_a_mistake_of_ours_tells_nothing_but_its_id(
     assert [line["request_id"] for line in lines if line["log_level"] == "error"] == ["r-1"]
 
 
-async def test_only_changes_are_logged_at_info(api: httpx2.AsyncClient) -> None:
+async def test_only_changes_are_logged_at_info(api: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(telemetry._levels, "now", logging.DEBUG)
     with capture_logs() as lines:
         await api.post("/api/v1/jobs", json={"name": "a", "task": "demo"})
         await api.get("/api/v1/jobs/a")

@@ -193,6 +193,11 @@ def test_what_is_no_function_is_refused(app: App) -> None:
         app.task("clean")  # type: ignore[call-overload]
 
 
+def test_the_name_of_the_built_in_task_is_refused(app: App) -> None:
+    with pytest.raises(InvalidInput, match="http is a built-in task"):
+        app.task(name="http")(lambda: None)
+
+
 def test_two_tasks_of_one_name_are_refused(app: App) -> None:
     app.task(name="clean")(lambda: None)
 

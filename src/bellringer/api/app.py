@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from starlette.applications import Starlette
@@ -12,83 +14,35 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uuid_utils.compat import uuid7
 
-from bellringer.api import (
-    backfills,
-    bodies,
-    calendars,
-    cluster,
-    events,
-    explain,
-    forecast,
-    freezes,
-    health,
-    jobs,
-    letters,
-    metrics,
-    problems,
-    runs,
-)
+from bellringer.api import bodies, docs, idempotency, metrics, openapi, problems
 from bellringer.api.calls import PATIENCE, Call, Service, reply
-from bellringer.api.door import Door
-from bellringer.api.operations import Operation, operation
+from bellringer.api.creating import Creating
+from bellringer.api.door import CHANGES, HEADERS, Door, Settings
+from bellringer.api.operations import CURSOR, Operation, operation
 from bellringer.api.problems import Refused
+from bellringer.api.protocol import check_head
+from bellringer.api.reads import REVIVES, Desk
+from bellringer.api.routes import ROUTES
+from bellringer.api.routing import Switch
 from bellringer.clock import Clock
+from bellringer.egress.settings import Egress
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
+from bellringer.store.replica import ReadStore, Replica
 from bellringer.store.scope import ScopedStore
-from bellringer.store.wakeups import Wakeups
-from bellringer.telemetry import log
+from bellringer.store.wakeups import RUNS, Wakeups
+from bellringer.telemetry import log, one_of, tells_all
 from bellringer.wire.answers import Index
 from bellringer.wire.asks import PREFIX
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_CHANGES: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _ROUTE: Final = "bellringer.route"  # the template of a request's route, in its scope
 _REQUEST: Final = "bellringer.request"  # its id
-
-ROUTES: Final[Mapping[str, Mapping[str, Operation]]] = {
-    f"{PREFIX}/jobs": {"GET": jobs.listing, "POST": jobs.create},
-    f"{PREFIX}/jobs/execute": {"POST": runs.execute},
-    f"{PREFIX}/jobs/{{id}}": {"GET": jobs.get, "PATCH": jobs.change, "DELETE": jobs.delete},
-    f"{PREFIX}/jobs/{{id}}/pause": {"POST": jobs.pause},
-    f"{PREFIX}/jobs/{{id}}/resume": {"POST": jobs.resume},
-    f"{PREFIX}/jobs/{{id}}/run": {"POST": jobs.trigger},
-    f"{PREFIX}/jobs/{{id}}/runs": {"GET": runs.of_job},
-    f"{PREFIX}/jobs/{{id}}/why": {"GET": explain.why},
-    f"{PREFIX}/jobs/{{id}}/baseline": {"GET": events.baseline},
-    f"{PREFIX}/runs": {"GET": runs.listing},
-    f"{PREFIX}/runs/{{id}}": {"GET": runs.get},
-    f"{PREFIX}/runs/{{id}}/cancel": {"POST": runs.cancel},
-    f"{PREFIX}/runs/{{id}}/retry": {"POST": runs.retry},
-    f"{PREFIX}/runs/{{id}}/logs": {"GET": runs.logs},
-    f"{PREFIX}/runs/{{id}}/explain": {"GET": explain.run},
-    f"{PREFIX}/dead-letters": {"GET": letters.listing},
-    f"{PREFIX}/dead-letters/redrive": {"POST": letters.redrive},
-    f"{PREFIX}/dead-letters/discard": {"POST": letters.discard},
-    f"{PREFIX}/events": {"GET": events.listing},
-    f"{PREFIX}/backfills": {"GET": backfills.listing, "POST": backfills.create},
-    f"{PREFIX}/backfills/{{id}}": {"GET": backfills.get},
-    f"{PREFIX}/backfills/{{id}}/pause": {"POST": backfills.pause},
-    f"{PREFIX}/backfills/{{id}}/resume": {"POST": backfills.resume},
-    f"{PREFIX}/backfills/{{id}}/cancel": {"POST": backfills.cancel},
-    f"{PREFIX}/calendars": {"GET": calendars.listing},
-    f"{PREFIX}/calendars/{{name}}": {"GET": calendars.get, "PUT": calendars.put, "DELETE": calendars.delete},
-    f"{PREFIX}/freezes": {"GET": freezes.listing, "POST": freezes.create},
-    f"{PREFIX}/freezes/{{id}}": {"GET": freezes.get, "PATCH": freezes.amend, "DELETE": freezes.lift},
-    f"{PREFIX}/workers": {"GET": cluster.list_workers},
-    f"{PREFIX}/cluster": {"GET": cluster.get_cluster},
-    f"{PREFIX}/cluster/tz-moves": {"GET": events.tz_moves},
-    f"{PREFIX}/forecast": {"GET": forecast.get},
-    f"{PREFIX}/schedules/preview": {"POST": cluster.preview_schedule},
-    f"{PREFIX}/version": {"GET": cluster.get_version},
-    "/healthz": {"GET": health.healthz},
-    "/readyz": {"GET": health.readyz},
-}
+_CLOSED: Final = "the handler is closed"  # how uvloop says that the connection is gone
 
 
 def create_app(
@@ -101,33 +55,42 @@ def create_app(
     door: Door | None = None,
     replica: Store | None = None,
     wakeups: Wakeups | None = None,
+    egress: Egress = Egress(),
     ready: Callable[[], bool] = lambda: True,
 ) -> Starlette:
     """The whole API; `ready` says whether the rest of the process has started. Without a door nobody has to log in."""
+    names = names.for_callers()
     service = Service(
         store=store,
         tenants=tenants,
-        replica=replica,
+        replica=None if replica is None else Replica(replica, clock),
         names=names,
+        desk=Desk(store, tenants, names, clock),
+        creating=Creating(tenants, names),
         version=version,
         clock=clock,
         wakeups=wakeups,
+        egress=egress,
         ready=ready,
     )
     table = {**ROUTES, "/metrics": {"GET": metrics.scraping(service)}}
+    table["/openapi.json"] = table[f"{PREFIX}/openapi.json"] = {"GET": openapi.serving(table, version)}
+    table |= docs.pages(table, version)
     table["/"] = {"GET": _index(sorted(table))}
-    door = door or Door(store, names)
+    door = door or Door(store, names, Settings(open_to="anyone"), clock)
     app = Starlette(
-        routes=[Route(path, _Endpoint(service, door, path, at), methods=None) for path, at in table.items()],
+        routes=[Switch({path: _Endpoint(service, door, path, at) for path, at in table.items()})],
         middleware=[Middleware(Attendant, clock=clock)],
         exception_handlers={HTTPException: _pass_on},
     )
     app.router.redirect_slashes = False
+    app.state.desk = service.desk
+    app.state.streams = service.streams  # so that whoever ends the process can end these first
     return app
 
 
 def _index(paths: list[str]) -> Operation:
-    @operation("service", role=None, answers={200: Index})
+    @operation("service", role=None, answers={200: Index}, problems=(422,))
     async def index(call: Call) -> Response:
         """What is here."""
         call.query()
@@ -165,18 +128,31 @@ class _Endpoint:
             )
         async with asyncio.timeout(bodies.PATIENCE + PATIENCE) as deadline:
             call = await self._admit(Request(scope, receive), operation, deadline)
-            if method not in _CHANGES:
+            if method not in CHANGES:
                 call.hurry()
-            response = await operation.handler(call)
+            response = await (idempotency.answered(call, self._path) if method == "POST" else operation.handler(call))
+            if operation.tag in REVIVES and method in CHANGES:
+                await self._revived(call)
         await response(scope, receive, send)
+
+    async def _revived(self, call: Call) -> None:
+        """A run that had ended may go on: what is kept of such runs is forgotten here, and by the other processes."""
+        if call.operation.tag != "runs" or call.request.path_params:  # to execute a task changes no run that there is
+            self._service.desk.forget(call.tenant_id)
+            await self._service.wake(RUNS, str(call.tenant_id))
 
     async def _admit(self, request: Request, operation: Operation, deadline: asyncio.Timeout) -> Call:
         service, request_id = self._service, request.scope[_REQUEST]
         caller = await self._door.admit(request, operation)
-        is_change = request.method in _CHANGES
+        is_change = request.method in CHANGES
         actor = caller.actor(request_id) if is_change else None
         store = ScopedStore(service.tenants, caller.tenant_id, actor)
-        reads = store if service.replica is None else ScopedStore(service.replica, caller.tenant_id, None)
+        if operation.everywhere and actor is not None:
+            service = replace(service, store=ScopedStore(service.store, None, actor))
+        reads: Store = store
+        if service.replica is not None:
+            lagging = ScopedStore(service.replica.store, caller.tenant_id, None)
+            reads = ReadStore(service.replica, lagging, store)
         return Call(
             service=service,
             request=request,
@@ -186,6 +162,8 @@ class _Endpoint:
             store=store,
             reads=reads,
             request_id=request_id,
+            seal=await self._door.seal() if CURSOR in operation.query else b"",
+            still=partial(self._door.still, request, caller),
         )
 
 
@@ -208,13 +186,15 @@ class Attendant:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode())]
-            await send(message)
+                beside = scope.get(HEADERS, ())
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode()), *beside]
+            await _sent(send, message)
 
         if scope["path"].startswith("/api/"):
             # A name may hold a slash: paths are matched as they were sent, and their parts decoded later.
             scope["path"] = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
         try:
+            check_head(scope)
             await self._app(scope, receive, tagged)
         except Exception as error:  # noqa: BLE001 - the last stop: whatever it is becomes an answer
             if not problems.is_expected(error):
@@ -223,6 +203,16 @@ class Attendant:
                 await problems.answer(error, request_id)(scope, receive, tagged)
         finally:
             _tell(scope, status, self._clock.monotonic() - started, request_id)
+
+
+async def _sent(send: Send, message: Message) -> None:
+    """Send it. A caller who goes before it has the answer is no mistake of ours."""
+    try:
+        await send(message)
+    except RuntimeError as error:
+        if _CLOSED in str(error):
+            raise ConnectionResetError("the caller has gone") from error
+        raise
 
 
 def _request_id(scope: Scope) -> str:
@@ -235,8 +225,11 @@ def _request_id(scope: Scope) -> str:
 def _tell(scope: Scope, status: int, seconds: float, request_id: str) -> None:
     route = scope.get(_ROUTE, "unmatched")
     method = scope["method"] if scope["method"] in _METHODS else "other"
-    metrics.REQUESTS.labels(route, method, str(status)).inc()
-    metrics.SECONDS.labels(route, method).observe(seconds)
+    one_of(metrics.REQUESTS, route, method, str(status)).inc()
+    one_of(metrics.SECONDS, route, method).observe(seconds)
+    is_done = method in CHANGES and status < 400
+    if not is_done and not tells_all():
+        return
     fields: dict[str, Any] = {
         "method": method,
         "route": route,
@@ -244,7 +237,7 @@ def _tell(scope: Scope, status: int, seconds: float, request_id: str) -> None:
         "ms": round(seconds * 1000, 1),
         "request_id": request_id,
     }
-    if method in _CHANGES and status < 400:
+    if is_done:
         log.info("request", **fields)
     else:
         log.debug("request", **fields)

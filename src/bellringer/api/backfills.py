@@ -12,7 +12,7 @@ import msgspec
 from starlette.responses import Response
 
 from bellringer.access import Role
-from bellringer.api.calls import BigInt, Call, cursor_to, find_job, no_job, reply
+from bellringer.api.calls import BigInt, Call, find_job, no_job, reply
 from bellringer.api.operations import CURSOR, LIMIT, operation, string
 from bellringer.errors import Conflict, InvalidInput, NotFound
 from bellringer.lifecycle import backfill
@@ -153,25 +153,28 @@ async def listing(call: Call) -> Response:
     mark = call.cursor(of, BackfillMark)
     before = mark.backfill_id if mark else None
     found = await backfills.listing(call.store, call.tenant_id, job_id, before, limit + 1)
-    following = cursor_to(of, BackfillMark(found[limit - 1].backfill_id)) if len(found) > limit else None
+    following = call.cursor_to(of, BackfillMark(found[limit - 1].backfill_id)) if len(found) > limit else None
     items = [BackfillItem(**_fields(b)) for b in found[:limit]]
     return reply(BackfillPage(items=items, next_cursor=following))
 
 
 @operation("backfills", role=Role.VIEWER, answers={200: Backfill})
 async def get(call: Call) -> Response:
+    """A backfill with what became of its runs."""
     call.query()
     return await _backfill(call, _number(call))
 
 
 @operation("backfills", role=Role.OPERATOR, answers={200: Backfill}, body=Empty, optional=True, problems=(409,))
 async def pause(call: Call) -> Response:
+    """Let a backfill rest."""
     await call.body(Empty)
     return await _steer(call, backfills.pause, "paused")
 
 
 @operation("backfills", role=Role.OPERATOR, answers={200: Backfill}, body=Empty, optional=True, problems=(409,))
 async def resume(call: Call) -> Response:
+    """Let a paused backfill go on."""
     await call.body(Empty)
     return await _steer(call, backfills.resume, "running")
 

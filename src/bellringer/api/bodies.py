@@ -18,43 +18,60 @@ from bellringer.wire.asks import BODY_LIMIT as LIMIT
 PATIENCE: Final = 10.0  # seconds for a whole body to arrive
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
+NDJSON: Final = "application/x-ndjson"
+_BODY: Final = "bellringer.body"  # in the scope of a request, once it has come
 _CLOSE: Final = {"Connection": "close"}  # the rest of the body is not worth reading
 
 # Both always match from a quote on, terminated or not, so the scan is linear whatever comes.
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\(?s:.)?)*+"?')
 _BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
 _OTHERS: Final = bytes(set(range(256)) - set(b"[]{}"))
+_LARGE: Final = 256 * 1024
+MOST_VALUES: Final = 1_000_000  # of a large body: what nobody means takes seconds to read
 _SUSPECT: Final = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 
 
 async def read_document(
-    request: Request, *, media: tuple[str, ...] = (JSON,), optional: bool = False
+    request: Request, *, media: tuple[str, ...] = (JSON,), optional: bool = False, limit: int = LIMIT
 ) -> dict[str, Any]:
     """The body as an object; where it is optional, none means an empty one."""
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Refused(415, "encoding_unsupported", "compressed bodies are not read", hint="send plain JSON")
-    data = await _read(request)
+    data = await read_bytes(request, limit)
     if optional and not data.strip():
         return {}
-    _check_media(request.headers.get("content-type", ""), media)
-    document = parse(data)
+    check_media(request.headers.get("content-type", ""), media)
+    document = await parse_aside(data)
     if not isinstance(document, dict):
         raise Refused(400, "body_not_object", "the body must be a JSON object")
     return document
 
 
-async def _read(request: Request) -> bytes:
+async def parse_aside(data: bytes) -> Any:
+    """The same as `parse`; a large body is read in a thread, so that others have their turn meanwhile."""
+    return parse(data) if len(data) <= _LARGE else await asyncio.to_thread(parse, data)
+
+
+async def read_bytes(request: Request, limit: int = LIMIT) -> bytes:
+    """The body. It comes once, and is kept: the fingerprint of a request and its handler both want it."""
+    kept: bytes | None = request.scope.get(_BODY)
+    if kept is None:
+        kept = request.scope[_BODY] = await _receive(request, limit)
+    return kept
+
+
+async def _receive(request: Request, limit: int) -> bytes:
     """The body, counted while it comes: a Content-Length may lie, and a stream may never end."""
     declared = request.headers.get("content-length", "0")
-    if declared.isdecimal() and int(declared[:20]) > LIMIT:
-        raise _too_large()
+    if declared.isdecimal() and int(declared[:20]) > limit:
+        raise _too_large(limit)
     chunks = bytearray()
     try:
         async with asyncio.timeout(PATIENCE):
             async for chunk in request.stream():
                 chunks += chunk
-                if len(chunks) > LIMIT:
-                    raise _too_large()
+                if len(chunks) > limit:
+                    raise _too_large(limit)
     except TimeoutError:
         raise Refused(408, "body_timeout", "the body did not arrive in time", headers=_CLOSE) from None
     except ClientDisconnect:
@@ -62,17 +79,19 @@ async def _read(request: Request) -> bytes:
     return bytes(chunks)
 
 
-def _too_large() -> Refused:
-    return Refused(413, "body_too_large", f"the body is larger than {LIMIT:,} bytes", headers=_CLOSE)
+def _too_large(limit: int) -> Refused:
+    return Refused(413, "body_too_large", f"the body is larger than {limit:,} bytes", headers=_CLOSE)
 
 
-def _check_media(content_type: str, media: tuple[str, ...]) -> None:
+def check_media(content_type: str, media: tuple[str, ...]) -> str:
+    """The media type of a body, if it is one that is read here."""
     kind, _, parameters = content_type.partition(";")
     charset = parameters.replace(" ", "").replace('"', "").lower()
     if kind.strip().lower() not in media or charset not in ("", "charset=utf-8"):
         raise Refused(
             415, "media_type", "the body's Content-Type is not one that is read here", hint=f"send {media[0]}"
         )
+    return kind.strip().lower()
 
 
 def parse(data: bytes) -> Any:
@@ -83,6 +102,8 @@ def parse(data: bytes) -> Any:
         text = data.decode()
     except UnicodeDecodeError:
         raise Refused(400, "encoding", "the body is not valid UTF-8") from None
+    if len(data) > _LARGE and data.count(b",") + data.count(b"[") > MOST_VALUES:
+        raise Refused(400, "json_too_many", f"the JSON has more than {MOST_VALUES:,} values")
     if is_too_deep(data):
         raise _too_deep()
     try:

@@ -10,7 +10,7 @@ import msgspec
 from starlette.responses import Response
 
 from bellringer.access import Role
-from bellringer.api.calls import Call, cursor_to, reply
+from bellringer.api.calls import Call, reply
 from bellringer.api.operations import CURSOR, LIMIT, operation
 from bellringer.errors import InvalidInput
 from bellringer.jobs import check_name
@@ -56,7 +56,9 @@ async def listing(call: Call) -> Response:
     limit = call.limit()
     mark = call.cursor("calendars", CalendarMark)
     found = await calendars.listing(call.store, call.tenant_id, mark.name if mark else None, limit + 1)
-    following = cursor_to("calendars", CalendarMark(found[limit - 1].calendar.name)) if len(found) > limit else None
+    following = None
+    if len(found) > limit:
+        following = call.cursor_to("calendars", CalendarMark(found[limit - 1].calendar.name))
     today = (await call.store.now()).date()
     items = [wire.CalendarItem(**_fields(kept, today)) for kept in found[:limit]]
     return reply(wire.CalendarPage(items=items, next_cursor=following))
@@ -64,6 +66,7 @@ async def listing(call: Call) -> Response:
 
 @operation("calendars", role=Role.VIEWER, answers={200: wire.Calendar})
 async def get(call: Call) -> Response:
+    """A calendar with its dates."""
     call.query()
     return await _reply(call, _name(call))
 

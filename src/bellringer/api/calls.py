@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Annotated, Any, Final, TypeVar
@@ -19,16 +17,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from bellringer.access import Caller
-from bellringer.api.bodies import JSON, read_document
+from bellringer.api import cursors
+from bellringer.api.bodies import JSON, read_bytes, read_document
+from bellringer.api.creating import Creating
 from bellringer.api.operations import Operation
-from bellringer.api.problems import Refused
+from bellringer.api.reads import Desk
+from bellringer.api.streams import Streams
 from bellringer.clock import Clock
+from bellringer.egress.settings import Egress
 from bellringer.errors import InvalidInput, NotFound
 from bellringer.jobs import check_name
 from bellringer.runs import RunKey, decode_id
 from bellringer.store import jobs
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
+from bellringer.store.replica import Replica
 from bellringer.store.scope import ScopedStore
 from bellringer.store.wakeups import Wakeups
 from bellringer.wire import read
@@ -48,12 +51,16 @@ class Service:
 
     store: Store
     tenants: Store
-    replica: Store | None  # of the same kind as `tenants`, for lists and history
+    replica: Replica | None  # its store is of the same kind as `tenants`, for lists and history
     names: Names
+    desk: Desk
+    creating: Creating
     version: str
     clock: Clock
     wakeups: Wakeups | None
+    egress: Egress
     ready: Callable[[], bool]
+    streams: Streams = field(default_factory=Streams)  # answers that go on
 
     async def wake(self, channel: str, payload: str = "") -> None:
         """A hint that there is something to do; without it everything still happens, a little later."""
@@ -73,6 +80,8 @@ class Call:
     store: ScopedStore  # decisions and changes
     reads: Store  # lists and history: they may lag behind a little
     request_id: str
+    seal: bytes  # signs cursors
+    still: Callable[[], Awaitable[bool]]  # whether the caller would be let in now, too: for answers that go on
 
     def hurry(self) -> None:
         """All that the caller had to send is here: from now on it is the server's time that counts."""
@@ -90,6 +99,11 @@ class Call:
     def who(self) -> str:
         return self.caller.who
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether the answer may be a stream: of one to a HEAD nobody would see the end."""
+        return self.request.method == "GET"
+
     def part(self, name: str) -> str:
         """A part of the path, as it was meant."""
         return unquote(self.request.path_params[name])
@@ -97,9 +111,17 @@ class Call:
     async def document(self) -> dict[str, Any]:
         """The body, read as the operation declares it."""
         terms = self.operation
-        document = await read_document(self.request, media=tuple(terms.media), optional=terms.optional)
+        document = await read_document(
+            self.request, media=tuple(terms.media), optional=terms.optional, limit=terms.largest
+        )
         self.hurry()
         return document
+
+    async def raw(self) -> bytes:
+        """The body as it came, no longer than the operation takes."""
+        data = await read_bytes(self.request, self.operation.largest)
+        self.hurry()
+        return data
 
     async def body(self, shape: type[S]) -> S:
         assert shape is self.operation.body, "the operation declares another body than its handler reads"
@@ -138,23 +160,14 @@ class Call:
         text = self.request.query_params.get("cursor")
         if text is None:
             return None
-        try:
-            data = base64.b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
-            kept, mark = msgspec.json.decode(data, type=tuple[str, shape])  # type: ignore[valid-type]
-        except (binascii.Error, UnicodeError, msgspec.DecodeError, RecursionError):
-            raise _forged() from None
-        if kept != of:
-            raise _forged()
-        return mark
+        return cursors.read(text, of, shape, tenant_id=self.tenant_id, seal=self.seal)
+
+    def cursor_to(self, of: str, mark: msgspec.Struct) -> str:
+        """The cursor that a page which ends there carries; it is good for this tenant and this list alone."""
+        return cursors.write(of, mark, tenant_id=self.tenant_id, seal=self.seal)
 
 
 BigInt = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
-
-
-class JobMark(msgspec.Struct, frozen=True, array_like=True):
-    """The last job of a page."""
-
-    job_id: UUID
 
 
 class RunMark(msgspec.Struct, frozen=True, array_like=True):
@@ -165,7 +178,7 @@ class RunMark(msgspec.Struct, frozen=True, array_like=True):
     slot: BigInt
 
     def __post_init__(self) -> None:
-        _check_utc(self.scheduled_for)
+        check_utc(self.scheduled_for)
 
 
 class LetterMark(msgspec.Struct, frozen=True, array_like=True):
@@ -177,8 +190,8 @@ class LetterMark(msgspec.Struct, frozen=True, array_like=True):
     slot: BigInt
 
     def __post_init__(self) -> None:
-        _check_utc(self.died_at)
-        _check_utc(self.scheduled_for)
+        check_utc(self.died_at)
+        check_utc(self.scheduled_for)
 
 
 class LineMark(msgspec.Struct, frozen=True, array_like=True):
@@ -187,18 +200,10 @@ class LineMark(msgspec.Struct, frozen=True, array_like=True):
     line: BigInt
 
 
-def _check_utc(instant: datetime) -> None:
+def check_utc(instant: datetime) -> None:
     """A forged mark may name an instant that the database cannot hold; ours are always written in UTC."""
     if instant.utcoffset() != timedelta(0):
         raise ValueError("not in UTC")
-
-
-def cursor_to(of: str, mark: msgspec.Struct) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode((of, mark))).rstrip(b"=").decode()
-
-
-def _forged() -> Refused:
-    return Refused(400, "cursor_invalid", "the cursor is not one of this list", hint="start again without a cursor")
 
 
 async def find_job(call: Call, text: str) -> UUID:

@@ -14,23 +14,27 @@ from bellringer.errors import InvalidInput
 from bellringer.jobs import check_name
 from bellringer.schedule import Schedule, outlook, parse, preview, resolved, seeded, to_document
 from bellringer.schedule.instants import read_instant
-from bellringer.store import calendars, leases, migrate, workers
+from bellringer.store import calendars, installation, leases, migrate, workers
 from bellringer.wire import Cluster, Occurrence, Preview, PreviewRequest, Remark, Schema, Shards, Version, Workers
+from bellringer.wire.installation import Leases, Nodes, ShardTable
 
 FARTHEST_LOOK: Final = range(1, 101)
 
 
-@operation("cluster", role=Role.VIEWER, answers={200: Workers})
+@operation("workers", role=Role.VIEWER, answers={200: Workers})
 async def list_workers(call: Call) -> Response:
+    """Workers: those that are there first."""
     call.query()
-    return reply(Workers(items=[documents.worker(w) for w in await workers.listing(call.service.store)]))
+    found = await workers.listing(call.service.store)
+    return reply(Workers(items=[documents.worker(w, call.caller) for w in found]))
 
 
 @operation("cluster", role=Role.VIEWER, answers={200: Cluster})
 async def get_cluster(call: Call) -> Response:
+    """The installation: its nodes, leases, shards and schema."""
     call.query()
-    nodes = [documents.node(n) for n in await leases.nodes(call.service.store)]
-    table = [documents.lease(row) for row in await leases.table(call.service.store)]
+    nodes = [documents.node(n, call.caller) for n in await leases.nodes(call.service.store)]
+    table = [documents.lease(row, call.caller) for row in await leases.table(call.service.store)]
     held = sum(row.holder is not None for row in table)
     async with call.service.store.pool.acquire() as connection:
         schema = await migrate.status(connection)
@@ -46,8 +50,32 @@ async def get_cluster(call: Call) -> Response:
     )
 
 
+@operation("cluster", role=Role.VIEWER, answers={200: Nodes})
+async def nodes(call: Call) -> Response:
+    """Scheduler nodes, the oldest first."""
+    call.query()
+    return reply(Nodes(items=[documents.node(n, call.caller) for n in await leases.nodes(call.service.store)]))
+
+
+@operation("cluster", role=Role.VIEWER, answers={200: ShardTable})
+async def shards(call: Call) -> Response:
+    """All shards: who may fire them, and when they have something to do next."""
+    call.query()
+    found = await installation.shards(call.service.store)
+    return reply(ShardTable(items=[documents.shard(s, call.caller) for s in found]))
+
+
+@operation("cluster", role=Role.VIEWER, answers={200: Leases})
+async def lease_table(call: Call) -> Response:
+    """All leases, by their shards."""
+    call.query()
+    found = await leases.table(call.service.store)
+    return reply(Leases(items=[documents.lease(row, call.caller) for row in found]))
+
+
 @operation("service", role=Role.VIEWER, answers={200: Version})
 async def get_version(call: Call) -> Response:
+    """Which program answers, and which API it speaks."""
     call.query()
     return reply(Version(version=call.service.version))
 

@@ -7,13 +7,20 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
+from bellringer.access import Caller
 from bellringer.durations import format_duration
+from bellringer.egress.targets import shown_target
+from bellringer.jobs import HTTP
 from bellringer.policies import Misfire, Retry
 from bellringer.runs import Spec, State
 from bellringer.schedule import At, Delay, to_document
-from bellringer.store import jobs, leases, runs, workers
+from bellringer.store import installation, jobs, leases, letters, runs, workers
 from bellringer.wire import Attempt, DeadLetter, Job, Lease, Line, Node, Pause, Run, RunItem, Worker
+from bellringer.wire.answers import Count
+from bellringer.wire.installation import Shard
+from bellringer.wire.letters import LetterGroup
 
 _MOMENT: Final = timedelta(microseconds=1)
 _BLOCKED: Final = ((1, "job_paused"), (2, "predecessor"), (4, "task_unknown"), (8, "freeze"))
@@ -27,7 +34,8 @@ def job(stored: jobs.Job) -> Job:
         name=stored.name,
         task=stored.task,
         args=spec.args,
-        kwargs=spec.kwargs,
+        kwargs={} if stored.task == HTTP else spec.kwargs,
+        http=shown_target(spec.kwargs) if stored.task == HTTP else UNSET,
         schedules=[to_document(s) for s in stored.schedules],
         description="; ".join(s.describe() for s in stored.schedules) or "Only by hand",
         pool=stored.pool,
@@ -91,11 +99,17 @@ def run(stored: runs.Run, tries: Sequence[runs.AttemptRow], *, created: bool | N
     return Run(
         **values,
         args=spec.args,
-        kwargs=spec.kwargs,
+        kwargs=shown_target(spec.kwargs) if stored.task == HTTP else spec.kwargs,
         result=stored.result,
-        attempts=[Attempt(**_fields(t)) for t in tries],
+        attempts=[attempt(t) for t in tries],
+        replay_of=None if stored.of_slot is None else replace(stored.key, slot=stored.of_slot).id,
+        replays=[replace(stored.key, slot=slot).id for slot in stored.replays],
         created=UNSET if created is None else created,
     )
+
+
+def attempt(stored: runs.AttemptRow) -> Attempt:
+    return Attempt(**_fields(stored))
 
 
 def _run(stored: runs.Run) -> dict[str, Any]:
@@ -154,25 +168,67 @@ def dead_letter(stored: runs.DeadLetter) -> DeadLetter:
     )
 
 
-def worker(stored: workers.WorkerRow) -> Worker:
-    return Worker(**{**_fields(stored), "pools": dict(stored.pools), "tasks": list(stored.tasks)})
+def letter_group(stored: letters.Group) -> LetterGroup:
+    error = stored.error if isinstance(stored.error, dict) else {}
+    return LetterGroup(
+        fingerprint=stored.fingerprint,
+        count=Count(value=stored.count, relation="eq" if stored.is_whole else "gte"),
+        type=_words(error.get("type"), 200),
+        message=_words(error.get("message"), 500),
+        reason=stored.reason[:500],
+        first_died_at=stored.first_died,
+        last_died_at=stored.last_died,
+        jobs=list(stored.jobs[:5]),
+        runs=[key.id for key in stored.keys[:5]],
+    )
 
 
-def node(stored: leases.Node) -> Node:
-    return Node(**{**_fields(stored), "node_id": str(stored.node_id)})
+def _words(value: Any, most: int) -> str | None:
+    return None if value is None else str(value)[:most]
 
 
-def lease(stored: leases.LeaseRow) -> Lease:
+# On which machines the installation runs is told only to callers of the whole of it. A node's name, where nobody chose
+# one, tells it too; that of a worker stays, because runs name it.
+
+
+def worker(stored: workers.WorkerRow, caller: Caller) -> Worker:
+    shown = Worker(**{**_fields(stored), "pools": dict(stored.pools), "tasks": list(stored.tasks)})
+    return shown if caller.everywhere else replace(shown, host=None, pid=None)
+
+
+def node(stored: leases.Node, caller: Caller) -> Node:
+    shown = Node(**{**_fields(stored), "node_id": str(stored.node_id)})
+    if caller.everywhere:
+        return shown
+    return replace(shown, name=_short(shown.node_id), host=None, pid=None)
+
+
+def lease(stored: leases.LeaseRow, caller: Caller) -> Lease:
     """A lease that has run out is nobody's, whoever held it last."""
     left = max(stored.seconds_left, 0.0)
     holder = str(stored.holder) if stored.holder and left else None
     return Lease(
         shard=stored.shard,
         holder=holder,
-        node=stored.node if holder else None,
+        node=_node(holder, stored.node, caller),
         token=stored.token,
         seconds_left=left,
     )
+
+
+def shard(stored: installation.ShardRow, caller: Caller) -> Shard:
+    holder = str(stored.holder) if stored.holder else None
+    return Shard(**{**_fields(stored), "holder": holder, "node": _node(holder, stored.node, caller)})
+
+
+def _node(holder: str | None, name: str | None, caller: Caller) -> str | None:
+    if holder is None:
+        return None
+    return name if caller.everywhere else _short(holder)
+
+
+def _short(node_id: str) -> str:
+    return node_id[-8:]  # what comes first is the time, which those that started together share
 
 
 def _fields(record: Any) -> dict[str, Any]:

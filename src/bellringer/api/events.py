@@ -12,8 +12,10 @@ from starlette.responses import Response
 
 from bellringer.access import Role
 from bellringer.api import documents
-from bellringer.api.calls import BigInt, Call, cursor_to, find_job, no_job, reply
+from bellringer.api.calls import BigInt, Call, find_job, no_job, reply
+from bellringer.api.event_streams import Wanted, follow
 from bellringer.api.operations import CURSOR, LIMIT, choice, operation, string
+from bellringer.api.streams import SSE, wants
 from bellringer.durations import format_duration
 from bellringer.errors import InvalidInput
 from bellringer.lifecycle import watch
@@ -24,8 +26,8 @@ from bellringer.store import events, tz
 from bellringer.store.events import Kind
 from bellringer.wire.events import Baseline, Event, EventPage, TzMove, TzMoves
 
-_LENGTHS: Final = frozenset({"late_after", "running_for", "usual", "longest", "interval"})
-_INSTANTS: Final = frozenset({"due", "from", "to"})
+_LENGTHS: Final = frozenset({"late_after", "retry_in", "running_for", "usual", "longest", "interval"})
+_INSTANTS: Final = frozenset({"due", "from", "since", "to"})
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
@@ -38,25 +40,31 @@ class EventMark(msgspec.Struct, frozen=True, array_like=True):
 @operation(
     "events",
     role=Role.VIEWER,
-    answers={200: EventPage},
+    answers={200: (EventPage, SSE)},
     query=(
         LIMIT,
         CURSOR,
         choice("kind", "only those of this kind", list(Kind)),
         string("job", "only those of this job, by id or name"),
     ),
-    problems=(404,),
+    problems=(404, 410),
+    streams=True,
 )
 async def listing(call: Call) -> Response:
-    """The newest events; `kind` and `job` keep to some."""
+    """The newest events; `kind` and `job` keep to some.
+
+    Where `Accept` asks for `text/event-stream`, those that happen from now on, or after `Last-Event-ID`.
+    """
     query = call.query()
     limit, kind, job = call.limit(), _kind(query.get("kind")), query.get("job")
     job_id = None if job is None else await find_job(call, job)
     of = f"events {kind or ''} {job_id or ''}"
     mark = call.cursor(of, EventMark)
     before = mark.event_id if mark else None
+    if call.goes_on and wants(call.request.headers.get("accept", ""), SSE):
+        return await follow(call, Wanted(kind=kind, job_id=job_id, shown=_event))
     found = await events.newest(call.store, call.tenant_id, before, limit + 1, kind=kind, job_id=job_id)
-    following = cursor_to(of, EventMark(found[limit - 1].event_id)) if len(found) > limit else None
+    following = call.cursor_to(of, EventMark(found[limit - 1].event_id)) if len(found) > limit else None
     return reply(EventPage(items=[_event(e) for e in found[:limit]], next_cursor=following))
 
 
@@ -82,9 +90,15 @@ async def baseline(call: Call) -> Response:
 
 @operation("cluster", role=Role.VIEWER, answers={200: TzMoves}, query=(LIMIT,))
 async def tz_moves(call: Call) -> Response:
-    """What new rules of the time zones have moved, the newest first."""
+    """What new rules of the time zones have moved, the newest first.
+
+    Callers of a tenant are told only of schedules that jobs of it have, as counted within the last minute.
+    """
     call.query()
-    found = await tz.moves(call.store, call.limit())
+    if call.caller.everywhere:
+        found = await tz.moves(call.service.store, call.limit())
+    else:
+        found = await tz.moves_of(call.store, call.tenant_id, call.limit())
     schedules = await call.names.schedules({moved.schedule_id for moved in found})
     followed = Counter(applied.rules.version for applied in (await tz.applied(call.store)).values())
     items = [_move(moved, schedules[moved.schedule_id]) for moved in found if moved.schedule_id in schedules]
@@ -111,16 +125,11 @@ def _event(stored: events.Event) -> Event:
         kind=stored.kind,
         job_id=str(key.job_id),
         job=stored.job,
-        run_id=key.id if _has_run(stored) else None,
+        run_id=stored.run.id if stored.run else None,
         scheduled_for=key.scheduled_for,
         attempt=stored.attempt,
         data={name: _shown(name, value) for name, value in stored.data.items()},
     )
-
-
-def _has_run(stored: events.Event) -> bool:
-    """What was missed, or is late before its birth, has no run; a job that outgrows its interval is no run."""
-    return stored.kind == Kind.SLOW or (stored.kind == Kind.LATE and not stored.data.get("unborn"))
 
 
 def _shown(name: str, value: Any) -> Any:

@@ -14,6 +14,7 @@ from bellringer.wire import Explanation, Reason
 
 @operation("runs", role=Role.VIEWER, answers={200: Explanation})
 async def run(call: Call) -> Response:
+    """Why a run is where it is."""
     call.query()
     return _reply(await explain.run(call.store, call.run_key(), tenant_id=call.tenant_id))
 

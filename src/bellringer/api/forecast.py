@@ -134,6 +134,7 @@ async def dry_run(call: Call, job: jobs.Job, definition: Definition) -> Response
     found = await forecast.dry_run(
         call.store, job, job.definition(), definition, timedelta(days=days), tenant_id=tenant_id
     )
+    await call.names.pool_ids([found.definition.pool])  # refuses one that there is not
     fires = found.difference
     answer = wire.DryRun(
         revision=job.revision,

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from bellringer.access import Role
 from bellringer.api.bodies import JSON, MERGE_PATCH
-from bellringer.api.calls import BigInt, Call, cursor_to, reply
+from bellringer.api.calls import BigInt, Call, reply
 from bellringer.api.operations import CURSOR, LIMIT, operation
 from bellringer.errors import Conflict, InvalidInput
 from bellringer.jobs import FARTHEST, check_name
@@ -48,8 +48,9 @@ class FreezeMark(msgspec.Struct, frozen=True, array_like=True):
             raise ValueError("not a mark of ours")
 
 
-@operation("freezes", role=Role.OPERATOR, answers={201: Freeze}, body=FreezeRequest)
+@operation("freezes", role=Role.OPERATOR, answers={201: Freeze}, body=FreezeRequest, problems=(409,))
 async def create(call: Call) -> Response:
+    """Let schedules rest for a time."""
     request = await call.body(FreezeRequest)
     now = await call.store.now()
     made = await freeze.freeze(call.store, _wish(request, now), now, tenant_id=call.tenant_id, who=call.who)
@@ -94,12 +95,13 @@ async def listing(call: Call) -> Response:
     following = None
     if len(found) > limit:
         last = found[limit - 1]
-        following = cursor_to("freezes", FreezeMark(last.to_at, last.freeze_id))
+        following = call.cursor_to("freezes", FreezeMark(last.to_at, last.freeze_id))
     return reply(FreezePage(items=[_freeze(f, now) for f in found[:limit]], next_cursor=following))
 
 
-@operation("freezes", role=Role.VIEWER, answers={200: Freeze})
+@operation("freezes", role=Role.VIEWER, answers={200: Freeze}, problems=(409,))
 async def get(call: Call) -> Response:
+    """A freeze by its id or name, with how many jobs it covers."""
     call.query()
     return reply(await _counted(call, await _find(call), await call.store.now()))
 

@@ -10,22 +10,23 @@ from starlette.responses import Response
 from bellringer.access import Role
 from bellringer.api import documents
 from bellringer.api.bodies import JSON, MERGE_PATCH
-from bellringer.api.calls import Call, JobMark, cursor_to, no_job, reply
+from bellringer.api.calls import Call, no_job, reply
+from bellringer.api.conditions import check_match, names
 from bellringer.api.forecast import dry_run, wants_dry_run
-from bellringer.api.operations import CURSOR, LIMIT, flag, number, operation, string
-from bellringer.api.problems import Refused
+from bellringer.api.job_changes import job_reply
+from bellringer.api.operations import choice, flag, number, operation
 from bellringer.api.runs import run_reply
+from bellringer.api.targets import prepared, renewed
 from bellringer.errors import Conflict, InvalidInput
-from bellringer.jobs import FARTHEST, check_name
+from bellringer.jobs import FARTHEST, HTTP
 from bellringer.lifecycle import control, register, send
 from bellringer.policies import Missed
 from bellringer.schedule.instants import read_instant
 from bellringer.store import jobs
-from bellringer.store.wakeups import HANDS, WORK
+from bellringer.store.wakeups import CANCELS, HANDS, WORK
 from bellringer.wire import (
     DryRun,
     Job,
-    JobPage,
     JobRequest,
     PauseRequest,
     Resumed,
@@ -42,51 +43,33 @@ from bellringer.wire.definitions import filled, kwargs_of, word
 from bellringer.wire.reading import Gathering
 
 
-@operation(
-    "jobs",
-    role=Role.VIEWER,
-    answers={200: JobPage},
-    query=(LIMIT, CURSOR, string("name", "the job of exactly this name")),
-)
-async def listing(call: Call) -> Response:
-    """All jobs by their ids, or the one of a name."""
-    query = call.query()
-    limit = call.limit()
-    tenant_id = call.tenant_id
-    if "name" in query:
-        return reply(JobPage(items=[documents.job(j) for j in await _named(call, tenant_id, query["name"])]))
-    mark = call.cursor("jobs", JobMark)
-    found = await jobs.listing(call.store, tenant_id, mark.job_id if mark else None, limit + 1)
-    following = cursor_to("jobs", JobMark(found[limit - 1].job_id)) if len(found) > limit else None
-    return reply(JobPage(items=[documents.job(j) for j in found[:limit]], next_cursor=following))
-
-
-async def _named(call: Call, tenant_id: int, name: str) -> list[jobs.Job]:
-    try:
-        found = await jobs.find(call.store, tenant_id, check_name(name))
-    except InvalidInput:
-        return []
-    stored = await jobs.get(call.store, found[0], tenant_id) if found else None
-    return [stored] if stored else []
-
-
 @operation("jobs", role=Role.EDITOR, answers={202: Job}, body=JobRequest, problems=(409,))
 async def create(call: Call) -> Response:
+    """Make a job."""
     request = await call.body(JobRequest)
-    definition = to_definition(filled(request, await call.names.task_defaults(request.task)))
-    tenant_id = call.tenant_id
-    [registered] = await register.register(call.store, call.names, [definition], tenant_id=tenant_id, who=call.who)
+    definition = to_definition(filled(request, await call.service.desk.task_defaults(request.task or HTTP)))
+    definition = await prepared(call, definition)
+    if call.store.gate.is_pinned:  # a transaction of its own, with its answer
+        made = await register.create(call.store, call.names, definition, tenant_id=call.tenant_id, who=call.who)
+    else:
+        made = await call.service.creating.job(call.caller, definition, call.request_id)
     await call.service.wake(HANDS)
-    return await _job(call, registered.job_id, 202, Location=f"{PREFIX}/jobs/{registered.job_id}")
+    location = f"{PREFIX}/jobs/{made.job_id}"
+    return reply(documents.job(made), 202, ETag=f'"{made.revision}"', Location=location)
 
 
 @operation("jobs", role=Role.VIEWER, answers={200: Job, 304: None})
 async def get(call: Call) -> Response:
+    """A job by its id or name; its ETag is its revision."""
     call.query()
-    response = await _job(call, await call.job_id())
-    if call.request.headers.get("if-none-match") == response.headers["etag"]:
-        return Response(status_code=304, headers={"ETag": response.headers["etag"]})
-    return response
+    found = await call.service.desk.job(call.tenant_id, await call.job_id())
+    if found is None:
+        raise no_job()
+    revision, data = found
+    headers = {"ETag": f'"{revision}"'}
+    if names(call.request.headers.get("if-none-match"), revision):
+        return Response(status_code=304, headers=headers)
+    return Response(data, headers=headers, media_type=JSON)
 
 
 @operation(
@@ -111,59 +94,65 @@ async def change(call: Call) -> Response:
     if stored is None:
         raise no_job()
     expected = call.request.headers.get("if-match")
-    _check_match(expected, stored.revision)
-    definition = patched(stored.definition(), patch)
+    check_match(expected, stored.revision)
+    wanted = patched(stored.definition(), patch)
     if is_dry:
-        return await dry_run(call, stored, definition)
+        return await dry_run(call, stored, wanted)
+    before = stored.spec.kwargs if stored.task == HTTP else None
+    definition = await prepared(call, wanted, before)
+    [definition] = await register.as_stored(call.store, [definition], tenant_id=tenant_id)
     try:
-        await register.change(
-            call.store, call.names, job_id, stored.revision, definition, tenant_id=tenant_id, who=call.who
-        )
+        if not register.is_same(stored, definition):  # what changes nothing leaves no revision
+            await register.change(
+                call.store, call.names, job_id, stored.revision, definition, tenant_id=tenant_id, who=call.who
+            )
     except Conflict:
         await _check_still(call, job_id, tenant_id, expected)
         raise
+    await renewed(call, wanted, before)
     await call.service.wake(HANDS)
-    return await _job(call, job_id)
+    return await job_reply(call, job_id)
 
 
 async def _check_still(call: Call, job_id: UUID, tenant_id: int, expected: str | None) -> None:
     """A change that another one overtook fails by its condition, if it had one."""
     stored = await jobs.get(call.store, job_id, tenant_id)
     if stored is not None:
-        _check_match(expected, stored.revision)
+        check_match(expected, stored.revision)
 
 
-def _check_match(expected: str | None, revision: int) -> None:
-    """If-Match (RFC 9110): any of the listed tags, compared strongly, or a star."""
-    if expected is None or {"*", f'"{revision}"'} & {tag.strip() for tag in expected.split(",")}:
-        return
-    raise Refused(
-        412,
-        "revision_mismatch",
-        f"the job is at revision {revision}, which If-Match does not name",
-        hint="read it again and repeat the change",
-        headers={"ETag": f'"{revision}"'},
-    )
-
-
-@operation("jobs", role=Role.EDITOR, answers={204: None}, conditional=True)
+@operation(
+    "jobs",
+    role=Role.EDITOR,
+    answers={204: None},
+    query=(choice("runs", "whether what runs may finish (keep), or is asked to stop (cancel)", ["keep", "cancel"]),),
+    conditional=True,
+)
 async def delete(call: Call) -> Response:
+    """End a job's future; what runs finishes, or is asked to stop."""
+    wish = call.query().get("runs", "keep")
+    if wish not in ("keep", "cancel"):
+        raise InvalidInput("runs is keep or cancel", code="choice")
     job_id = await call.job_id()
     tenant_id = call.tenant_id
     if (expected := call.request.headers.get("if-match")) is not None:
         await _check_still(call, job_id, tenant_id, expected)
     await control.retire(call.store, job_id, tenant_id=tenant_id, who=call.who)
+    if wish == "cancel":
+        await jobs.stop_runs(call.store, job_id, tenant_id)
+        await call.service.wake(CANCELS)
     return Response(status_code=204)
 
 
 @operation("jobs", role=Role.OPERATOR, answers={200: Job}, body=PauseRequest, optional=True)
 async def pause(call: Call) -> Response:
+    """Let a job rest, until it is resumed or a time has come."""
     request = await call.body(PauseRequest)
     reason = note(request.reason, what="reason")
     until = None if request.until is None else _until(request.until, await call.store.now())
     job_id = await call.job_id()
     await control.pause(call.store, job_id, tenant_id=call.tenant_id, who=call.who, reason=reason, until=until)
-    return await _job(call, job_id)
+    return await job_reply(call, job_id)
 
 
 def _until(value: str | float, now: datetime) -> datetime:
@@ -185,6 +174,7 @@ def _until(value: str | float, now: datetime) -> datetime:
 
 @operation("jobs", role=Role.OPERATOR, answers={200: Resumed}, body=ResumeRequest, optional=True)
 async def resume(call: Call) -> Response:
+    """Let a paused job go on, and say what becomes of what it missed."""
     request = await call.body(ResumeRequest)
     g = Gathering()
     missed = g.take("/missed", lambda: word(Missed, request.missed, "missed"), Missed.SKIP)
@@ -200,18 +190,12 @@ async def resume(call: Call) -> Response:
     return reply(answer, ETag=f'"{stored.revision}"')
 
 
-@operation("jobs", role=Role.OPERATOR, answers={202: Run}, body=TriggerRequest, optional=True)
+@operation("jobs", role=Role.OPERATOR, fires=True, answers={202: Run}, body=TriggerRequest, optional=True)
 async def trigger(call: Call) -> Response:
+    """Run a job now, whatever its schedule says."""
     request = await call.body(TriggerRequest)
     kwargs = kwargs_of(request)
     job_id = await call.job_id()
     key = await send.trigger(call.store, job_id, tenant_id=call.tenant_id, args=request.args, kwargs=kwargs)
     await call.service.wake(WORK, key.scheduled_for.isoformat())
     return await run_reply(call, key, 202, Location=f"{PREFIX}/runs/{key.id}")
-
-
-async def _job(call: Call, job_id: UUID, status: int = 200, **headers: str) -> Response:
-    stored = await jobs.get(call.store, job_id, call.tenant_id)
-    if stored is None:
-        raise no_job()
-    return reply(documents.job(stored), status, ETag=f'"{stored.revision}"', **headers)

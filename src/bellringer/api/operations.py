@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from bellringer.access import Role
 from bellringer.api.bodies import JSON
+from bellringer.wire.asks import BODY_LIMIT
 
 if TYPE_CHECKING:
     from bellringer.api.calls import Call
@@ -52,6 +53,8 @@ def moment(name: str, doc: str) -> Query:
     return Query(name, {"type": "string", "format": "date-time"}, doc)
 
 
+TAGS: Final[set[str]] = set()  # of all operations: what a key may be scoped to
+
 LIMIT: Final = Query("limit", {"type": "integer", "minimum": 1, "maximum": 200, "default": 50}, "how many at most")
 CURSOR: Final = string("cursor", "where the page before ended, from its next_cursor")
 
@@ -72,6 +75,9 @@ class Operation:
     conditional: bool  # heeds If-Match
     problems: Sequence[int]  # statuses of refusals beside those that its form implies
     streams: bool  # its answer may go on for long
+    fires: bool  # it makes a run, and counts as one against the tenant's rate
+    secret: bool  # its answer holds a secret, so nobody may keep it
+    largest: int  # bytes of a body
 
     @property
     def summary(self) -> str:
@@ -101,8 +107,12 @@ def operation(
     conditional: bool = False,
     problems: Sequence[int] = (),
     streams: bool = False,
+    fires: bool = False,
+    secret: bool = False,
+    largest: int = BODY_LIMIT,
 ) -> _Declaration:
     """Declare a handler; its docstring tells callers what it does."""
+    TAGS.add(tag)
     return _Declaration(
         terms={
             "tag": tag,
@@ -116,5 +126,8 @@ def operation(
             "conditional": conditional,
             "problems": problems,
             "streams": streams,
+            "fires": fires,
+            "secret": secret,
+            "largest": largest,
         }
     )

@@ -10,7 +10,15 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from bellringer.errors import BellringerError, Conflict, InvalidInput, NotFound, SchemaMismatch, Unavailable
+from bellringer.errors import (
+    BellringerError,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    QuotaExceeded,
+    SchemaMismatch,
+    Unavailable,
+)
 from bellringer.payload import scrub
 from bellringer.store.pool import RETRYABLE
 from bellringer.wire import Fault, Faults, Problem
@@ -54,25 +62,41 @@ def answer(error: Exception, request_id: str) -> Response:
 
 def is_expected(error: Exception) -> bool:
     """Whether the caller, or an outage, is the reason; anything else is a mistake of ours."""
-    ours = (InvalidInput, NotFound, Conflict, Refused, Unavailable, SchemaMismatch, HTTPException)
+    ours = (InvalidInput, NotFound, Conflict, QuotaExceeded, Refused, Unavailable, SchemaMismatch, HTTPException)
     return isinstance(error, (*ours, *RETRYABLE))
 
 
 def _problem(error: Exception, request_id: str) -> tuple[Problem, Mapping[str, str]]:
-    if isinstance(error, Refused):
-        return _told(error, error.status, error.code, request_id), error.headers
-    if isinstance(error, HTTPException):
-        code = _CODES.get(error.status_code, "http")
-        return _bare(error.status_code, code, _detail(error), request_id), error.headers or {}
-    if isinstance(error, NotFound):  # without hints, which differ: missing and foreign ids look the same
-        return _bare(404, error.code, _short(error.message), request_id), {}
+    match error:
+        case Refused():
+            return _told(error, error.status, error.code, request_id), error.headers
+        case HTTPException():
+            code = _CODES.get(error.status_code, "http")
+            return _bare(error.status_code, code, _detail(error), request_id), error.headers or {}
+        case QuotaExceeded():
+            return _quota(error, request_id)
+        case NotFound():  # without hints, which differ: missing and foreign ids look the same
+            return _bare(404, error.code, _short(error.message), request_id), {}
     for kind, status in _STATUS:
         if isinstance(error, kind):
             return _told(error, status, _code(error), request_id), {}
-    if is_expected(error):  # an outage; without the error's own words, which name hosts
+    return _ours(error, request_id)
+
+
+def _ours(error: Exception, request_id: str) -> tuple[Problem, Mapping[str, str]]:
+    """An outage or a mistake of ours; without the error's own words, which name hosts."""
+    if is_expected(error):
         detail, hint = "the database does not answer in time", "try again in a moment"
         return _bare(503, "unavailable", detail, request_id, hint), {"Retry-After": RETRY_AFTER}
     return _bare(500, "internal", "something went wrong on the server's side", request_id), {}
+
+
+def _quota(error: QuotaExceeded, request_id: str) -> tuple[Problem, Mapping[str, str]]:
+    """A rate lets more come after a while; of what is there, something has to go first."""
+    wait = error.retry_after
+    problem = _told(error, 429, error.code, request_id)
+    headers = {} if wait is None else {"Retry-After": str(int(wait) + 1)}
+    return msgspec.structs.replace(problem, retryable=wait is not None), headers
 
 
 def _code(error: BellringerError) -> str:

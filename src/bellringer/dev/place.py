@@ -10,10 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from bellringer.egress.secrets import make_key
 from bellringer.errors import ConfigError
 
 FOLDER: Final = ".bellringer"
 FILE: Final = "dev.json"
+KEY_FILE: Final = "secret.key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,16 @@ def prepare(folder: Path) -> None:
         raise ConfigError(
             f"cannot use the folder {folder}: {error.strerror}", hint="choose one that this user can write to"
         ) from None
+
+
+def secret_key(folder: Path) -> str:
+    """The key that seals secrets here, made when it is first needed; only this user may read it."""
+    path = folder / KEY_FILE
+    with suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(make_key("dev"))
+    return path.read_text(encoding="utf-8").strip()
 
 
 def empty_metrics(folder: Path) -> Path:

@@ -41,6 +41,10 @@ class Plan:
     version: str
     target: str | None = None
     dsn: str | None = None  # None: a database of our own, in the folder
+    own_keys: bool = False  # the settings name keys for secrets …
+    own_networks: bool = False  # … and networks that may be called
+    auth: str = "none"  # of the server: whether who calls from this machine has to log in
+    insecure: bool = False  # nobody has to
 
 
 class Asked(Exception):
@@ -122,6 +126,7 @@ class Supervisor:
             **self._environment,
             "BELLRINGER_DSN": dsn,
             "BELLRINGER_URL": plan.url,
+            "BELLRINGER_AUTH": plan.auth,
             "PROMETHEUS_MULTIPROC_DIR": str(self._metrics),
         }
         quiet = ["--with-parent", "--log", "text", "--log-level", "warning"]
@@ -129,14 +134,23 @@ class Supervisor:
             self._add("worker", ["worker", plan.target, "--live", "--grace", GRACE, *quiet], environment)
             self._wait("worker", lambda: self._children[0].was_ready)
         descriptor = plan.listening.fileno()
-        arguments = ["server", "--listening-fd", str(descriptor), *quiet]
-        self._add("server", arguments, environment, descriptor)
+        arguments = ["server", "--listening-fd", str(descriptor), *quiet, *(["--insecure"] if plan.insecure else [])]
+        self._add("server", arguments, {**environment, **self._egress()}, descriptor)
         self._wait("server", self._answers)
         self._children[-1].was_ready = True
         say(f"  {self._paint('✓', '✓')} ready on {self._paint(plan.url, 'bold')}   Ctrl-C stops it")
         if not plan.target:
             say("  no app was given, so nothing runs yet: try `bellringer dev app.py`, or --demo")
         say()
+
+    def _egress(self) -> dict[str, str]:
+        """A developer can keep secrets and call servers of this machine, unless the settings say otherwise."""
+        settings = {}
+        if not self._plan.own_keys:
+            settings["BELLRINGER_SECRET_KEYS"] = place.secret_key(self._plan.folder)
+        if not self._plan.own_networks:
+            settings["BELLRINGER_EGRESS_ALLOW"] = "127.0.0.0/8,::1/128"
+        return settings
 
     def _add(self, name: str, arguments: list[str], environment: Mapping[str, str], *descriptors: int) -> None:
         child = Child(

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar, 
 
 from bellringer.clock import SystemClock
 from bellringer.errors import Conflict, InvalidInput
-from bellringer.jobs import DEFAULT_PRIORITY, Definition, check_name
+from bellringer.jobs import DEFAULT_PRIORITY, HTTP, Definition, check_name
 from bellringer.policies import Delivery, Retry
 from bellringer.schedule import Schedule
 from bellringer.sdk.connection import Connection
@@ -172,9 +172,16 @@ class App:
 
     def _make(self, function: Any, options: Mapping[str, Any]) -> TaskHandle[..., Any]:
         if isinstance(function, TaskHandle):  # @app.schedule stood below, and has made a task of it already
-            function.task = self.registry.add(task_from(function.task.function, **options))
+            function.task = self._add(function.task.function, options)
             return function
-        return TaskHandle(self.registry.add(task_from(function, **options)), self.connection)
+        return TaskHandle(self._add(function, options), self.connection)
+
+    def _add(self, function: Any, options: Mapping[str, Any]) -> Task:
+        task = task_from(function, **options)
+        if task.name == HTTP:  # its runs would be handed what others have servers call
+            hint = "give it another name="
+            raise InvalidInput(f"{HTTP} is a built-in task", hint=hint, pointer="/name", code="name_reserved")
+        return self.registry.add(task)
 
     def _declare(
         self,

@@ -1,0 +1,235 @@
+"""Many jobs in one request, as one JSON document or a line of JSON each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+from starlette.responses import Response
+
+from bellringer.access import Role
+from bellringer.api import documents
+from bellringer.api.bodies import JSON, NDJSON, check_media, is_too_deep, parse
+from bellringer.api.calls import Call, reply
+from bellringer.api.idempotency import HEADER
+from bellringer.api.operations import flag, operation
+from bellringer.api.problems import Refused
+from bellringer.api.targets import prepared
+from bellringer.errors import InvalidInput
+from bellringer.jobs import HTTP, Definition
+from bellringer.lifecycle import bulk
+from bellringer.lifecycle.register import Written
+from bellringer.store.wakeups import HANDS
+from bellringer.wire import Fault, Faults, JobRequest, read, to_definition
+from bellringer.wire.asks_jobs import BULK_LIMIT, MOST_JOBS
+from bellringer.wire.definitions import filled
+from bellringer.wire.jobs import BulkCreated, BulkItem, BulkRequest
+from bellringer.wire.reading import MOST_FAULTS
+
+PATIENCE: Final = 30.0  # seconds: ten thousand jobs take longer than one, above all beside other work
+BATCH: Final = 2_000  # jobs that the database creates while the next are read
+_OWN: Final = frozenset({"name", "args", "kwargs", "payload"})  # what differs between jobs that are alike
+
+
+@operation(
+    "jobs",
+    role=Role.EDITOR,
+    answers={201: BulkCreated, 207: BulkCreated},
+    body=BulkRequest,
+    media=(JSON, NDJSON),
+    query=(flag("atomic", "of lines: all or none (true), or each for itself"),),
+    largest=BULK_LIMIT,
+)
+async def create(call: Call) -> Response:
+    """Make up to 10,000 jobs: 201 all of them, or, where `atomic` is false, 207 with what became of each."""
+    query = call.query()
+    items, atomic = _read(call, await call.raw(), query.get("atomic"))
+    call.deadline.reschedule(asyncio.get_running_loop().time() + PATIENCE)
+    is_brief = "return=minimal" in call.request.headers.get("prefer", "").replace(" ", "").lower()
+    reader = _Reader(call)
+    if atomic and HEADER not in call.request.headers:  # with a key, the request is one transaction already
+        written = await bulk.create_together(
+            call.store,
+            call.names,
+            reader.batches(items),
+            tenant_id=call.tenant_id,
+            who=call.who,
+            now=call.service.desk.now,
+        )
+        if written is not None:
+            await call.service.wake(HANDS)
+            return _answer(len(items), dict(enumerate(written)), is_brief=is_brief, atomic=True)
+    wanted, faults = await reader.definitions(items)
+    if faults and atomic:
+        raise _all_faults(faults)
+    outcomes = await bulk.create(
+        call.store,
+        call.names,
+        wanted,
+        tenant_id=call.tenant_id,
+        who=call.who,
+        now=await call.service.desk.now(),
+        atomic=atomic,
+    )
+    refused = dict(bulk.refusals(outcomes))
+    if refused and atomic:
+        raise _all_faults(refused)
+    await call.service.wake(HANDS)
+    return _answer(len(items), {**outcomes, **faults}, is_brief=is_brief, atomic=atomic)
+
+
+def _read(call: Call, data: bytes, wish: str | None) -> tuple[Sequence[Any], bool]:
+    """The items, and whether all or none of them are wanted."""
+    if call.request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise Refused(415, "encoding_unsupported", "compressed bodies are not read", hint="send plain JSON")
+    if wish not in (None, "true", "false"):
+        raise InvalidInput("atomic is true or false", code="choice")
+    kind = check_media(call.request.headers.get("content-type", ""), (JSON, NDJSON))
+    items: Sequence[Any]
+    if kind == NDJSON:
+        lines = [line for line in data.split(b"\n") if line.strip()]
+        items = [_line(place, line) for place, line in enumerate(lines)] if len(lines) <= MOST_JOBS else lines
+        atomic = wish != "false"
+    else:
+        document = _parsed(data)
+        if not isinstance(document, dict):
+            raise Refused(400, "body_not_object", "the body must be a JSON object")
+        items, atomic = _items(document, wish)
+    if not 1 <= len(items) <= MOST_JOBS:
+        raise InvalidInput(f"a request takes 1 to {MOST_JOBS:,} jobs", pointer="/items", code="limit")
+    return items, atomic
+
+
+def _parsed(data: bytes) -> Any:
+    """What `parse` gives. Of text without escapes a faster parser gives the same, if no key is twice in an object: then
+    the text has as many colons outside of strings as what was read of it. Where in doubt, `parse` decides."""
+    if b"\\" in data or b"\0" in data:
+        return parse(data)
+    try:
+        value = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return parse(data)
+    bare = _bare(data)
+    if is_too_deep(bare) or bare.count(b":") != _bare(msgspec.json.encode(value)).count(b":"):
+        return parse(data)
+    return value
+
+
+def _bare(data: bytes) -> bytes:
+    """JSON without its strings, of which none holds a quote."""
+    return b"".join(data.split(b'"')[::2])
+
+
+def _line(place: int, line: bytes) -> Any:
+    try:
+        return _parsed(line)
+    except (Refused, InvalidInput) as error:
+        error.pointer = f"/items/{place}{error.pointer}"
+        raise
+
+
+def _items(document: Mapping[str, Any], wish: str | None) -> tuple[Sequence[Any], bool]:
+    read(_Envelope, document)
+    items, atomic = document["items"], document.get("atomic", wish != "false")
+    if wish is not None and atomic != (wish == "true"):
+        raise InvalidInput("atomic is said twice, and differently", pointer="/atomic", code="conflicting_fields")
+    return items, atomic
+
+
+class _Envelope(msgspec.Struct):
+    """A bulk request whose items are not looked into yet."""
+
+    items: list[Any]
+    atomic: bool = True
+
+
+class _Reader:
+    """Reads the items; those that differ only in name and arguments are read from what the first of them gave."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._moulds: dict[bytes, Callable[[str, Sequence[Any], Mapping[str, Any]], Definition]] = {}
+
+    async def batches(self, items: Sequence[Any]) -> AsyncIterator[Sequence[Definition]]:
+        """All of them, some at a time; what is wrong with one ends it."""
+        for start in range(0, len(items), BATCH):
+            wanted, faults = await self.definitions(items[start : start + BATCH])
+            if faults:
+                raise next(iter(faults.values()))
+            yield list(wanted.values())
+
+    async def definitions(self, items: Sequence[Any]) -> tuple[dict[int, Definition], dict[int, InvalidInput]]:
+        wanted: dict[int, Definition] = {}
+        faults: dict[int, InvalidInput] = {}
+        for place, item in enumerate(items):
+            if place % 50 == 49:
+                await asyncio.sleep(0)  # others have their turn meanwhile
+            try:
+                wanted[place] = self._again(item) or await self._first(item)
+            except InvalidInput as error:
+                faults[place] = error
+        return wanted, faults
+
+    async def _first(self, item: Any) -> Definition:
+        if not isinstance(item, dict):
+            raise InvalidInput("a job is an object", code="type")
+        request = read(JobRequest, item)
+        defaults = await self._call.service.desk.task_defaults(request.task or HTTP)
+        definition = await prepared(self._call, to_definition(filled(request, defaults)))
+        if definition.task != HTTP:
+            self._moulds[_likeness(item)] = definition.mould()
+        return definition
+
+    def _again(self, item: Any) -> Definition | None:
+        """None: it has to be read in full, or refused."""
+        if type(item) is not dict or ("payload" in item and "kwargs" in item):
+            return None
+        cast = self._moulds.get(_likeness(item))
+        name, args, kwargs = item.get("name"), item.get("args", []), item.get("kwargs", item.get("payload", {}))
+        if cast is None or type(name) is not str or type(args) is not list or type(kwargs) is not dict:
+            return None
+        return cast(name, args, kwargs)
+
+
+def _likeness(item: Mapping[str, Any]) -> bytes:
+    return msgspec.json.encode({key: value for key, value in item.items() if key not in _OWN})
+
+
+def _all_faults(refused: Mapping[int, InvalidInput]) -> Faults:
+    """What is wrong with all of them, as far as an answer tells it."""
+    told: list[InvalidInput] = []
+    for place in sorted(refused):
+        told += [_placed(fault, place) for fault in _each(refused[place])]
+        if len(told) >= MOST_FAULTS:
+            break
+    return Faults(told)
+
+
+def _each(error: InvalidInput) -> Sequence[InvalidInput]:
+    return error.faults if isinstance(error, Faults) else (error,)
+
+
+def _placed(fault: InvalidInput, place: int) -> InvalidInput:
+    return InvalidInput(fault.message, hint=fault.hint, pointer=f"/items/{place}{fault.pointer}", code=fault.code)
+
+
+def _answer(count: int, outcomes: Mapping[int, Written | InvalidInput], *, is_brief: bool, atomic: bool) -> Response:
+    made = sum(isinstance(outcome, Written) for outcome in outcomes.values())
+    answer = BulkCreated(created=made, failed=count - made)
+    if atomic and is_brief:
+        ids = [str(outcomes[place].registered.job_id) for place in range(count)]  # type: ignore[union-attr] # all
+        return reply(msgspec.structs.replace(answer, job_ids=ids), 201)
+    items = [_item(place, outcomes[place], is_brief=is_brief) for place in range(count)]
+    return reply(msgspec.structs.replace(answer, items=items), 201 if atomic else 207)
+
+
+def _item(place: int, outcome: Written | InvalidInput, *, is_brief: bool) -> BulkItem:
+    if isinstance(outcome, Written):
+        job = UNSET if is_brief else documents.job(outcome.job())
+        return BulkItem(index=place, status=201, job_id=str(outcome.registered.job_id), job=job)
+    errors = [Fault(pointer=f.pointer, code=f.code, detail=f.message, hint=f.hint) for f in _each(outcome)]
+    status = 409 if outcome.code == "name_taken" else 422
+    return BulkItem(index=place, status=status, code=outcome.code, detail=outcome.message, errors=errors)

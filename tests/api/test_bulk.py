@@ -1,0 +1,261 @@
+"""Many jobs in one request: all or none, or each for itself; by the same rules as one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx2
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from bellringer.api import bulk
+from bellringer.api.bodies import parse
+from bellringer.api.problems import Refused
+from bellringer.errors import InvalidInput
+from bellringer.store.pool import Store
+
+BULK = "/api/v1/jobs/bulk"
+BRIEF = {"Prefer": "return=minimal"}
+
+
+def job(n: int, **more: Any) -> dict[str, Any]:
+    return {"name": f"job {n}", "task": "demo", "schedule": {"cron": f"{n % 60} 3 * * *"}, "kwargs": {"n": n}, **more}
+
+
+async def count(store: Store) -> int:
+    found: int = await store.pool.fetchval("select count(*) from jobs")
+    return found
+
+
+async def test_all_of_them_are_jobs_as_if_made_one_by_one(api: httpx2.AsyncClient, store: Store) -> None:
+    items = [job(n) for n in range(300)]
+    items += [job(300, jitter="10m", max_concurrency=2), job(301, schedule={"cron": "H 3 * * *"}), job(302, tags=["x"])]
+    items += [{"name": "by hand", "task": "demo"}, job(304, schedule={"at": "2026-12-24T18:00:00Z"})]
+    made = await api.post(BULK, json={"items": items})
+    assert made.status_code == 201, made.text
+    answer = made.json()
+    assert (answer["created"], answer["failed"]) == (305, 0)
+    for place in (0, 7, 299, 300, 301, 302, 303, 304):
+        told = answer["items"][place]
+        read = (await api.get(f"/api/v1/jobs/{told['job_id']}")).json()
+        assert (told["index"], told["status"]) == (place, 201)
+        assert told["job"] == read
+        assert read["name"] == items[place]["name"]
+    assert await store.pool.fetchval("select count(*) from members") == 303
+    assert await store.pool.fetchval("select count(*) from job_revisions where what = 'created'") == 305
+    assert await store.pool.fetchval("select count(distinct shard) from jobs") > 30
+    twin = await api.post("/api/v1/jobs", json={**items[301], "name": "twin"})
+    assert twin.status_code == 202
+
+
+async def test_lines_are_read_as_items(api: httpx2.AsyncClient, store: Store) -> None:
+    body = "\n".join(json.dumps(job(n)) for n in range(20)) + "\n\n"
+    headers = {"Content-Type": "application/x-ndjson", **BRIEF}
+    made = await api.post(BULK, content=body, headers=headers)
+    assert made.status_code == 201, made.text
+    assert len(set(made.json()["job_ids"])) == 20
+    assert "items" not in made.json()
+    broken = await api.post(BULK, content='{"name": "a", "task": "b"}\n{"name": }', headers=headers)
+    assert (broken.status_code, broken.json()["code"]) == (400, "json_invalid")
+    assert broken.json()["errors"][0]["pointer"] == "/items/1"
+    assert await count(store) == 20
+
+
+async def test_one_that_is_wrong_refuses_all_and_is_pointed_at(api: httpx2.AsyncClient, store: Store) -> None:
+    await api.post("/api/v1/jobs", json=job(3))
+    wrong = [job(n) for n in range(10)]
+    wrong[4]["priority"] = 12
+    wrong[5] = {"name": "x", "task": "demo", "schedule": {"cron": "60 * * * *"}}
+    wrong[6]["tenant_id"] = 7
+    refused = await api.post(BULK, json={"items": wrong})
+    assert refused.status_code == 422
+    told = {(e["pointer"], e["code"]) for e in refused.json()["errors"]}
+    assert {("/items/6/tenant_id", "unknown_field")} <= told
+    assert any(pointer.startswith("/items/5/schedule") for pointer, _ in told)
+    for place in (5, 6):
+        wrong[place] = job(place)
+    late = await api.post(BULK, json={"items": wrong})
+    assert [(e["pointer"], e["code"]) for e in late.json()["errors"]] == [("/items/4/priority", "limit")]
+    taken = await api.post(BULK, json={"items": [job(n) for n in (1, 2, 3, 2)]})
+    assert [(e["pointer"], e["code"]) for e in taken.json()["errors"]] == [("/items/3/name", "name_taken")]
+    taken = await api.post(BULK, json={"items": [job(n) for n in (1, 2, 3)]})
+    assert taken.status_code == 422
+    assert [(e["pointer"], e["code"]) for e in taken.json()["errors"]] == [("/items/2/name", "name_taken")]
+    assert await count(store) == 1, "nothing of any of them was stored"
+
+
+async def test_each_for_itself(api: httpx2.AsyncClient, store: Store) -> None:
+    await api.post("/api/v1/jobs", json=job(3))
+    items: list[Any] = [job(1), job(2, priority=99), job(3), "what", job(1), {"task": "demo"}, job(4)]
+    done = await api.post(BULK, json={"items": items, "atomic": False})
+    assert done.status_code == 207
+    answer = done.json()
+    told = [(item["index"], item["status"], item.get("code")) for item in answer["items"]]
+    assert told == [
+        (0, 201, None),
+        (1, 422, "limit"),
+        (2, 409, "name_taken"),
+        (3, 422, "type"),
+        (4, 409, "name_taken"),
+        (5, 422, "missing_field"),
+        (6, 201, None),
+    ]
+    assert answer["items"][5]["errors"][0]["pointer"] == "/name"
+    assert (answer["created"], answer["failed"], await count(store)) == (2, 5, 3)
+    lines = "\n".join(json.dumps(job(n)) for n in (4, 5))
+    headers = {"Content-Type": "application/x-ndjson", **BRIEF}
+    done = await api.post(BULK, content=lines, params={"atomic": "false"}, headers=headers)
+    assert [item["status"] for item in done.json()["items"]] == [409, 201]
+    assert "job" not in done.json()["items"][1]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b'{"items": [{"name": "a\\u0000", "task": "t"}]}', 422, "nul_character"),
+        (b'{"items": [{"name": "a", "task": "t", "args": ["\\ud800"]}]}', 400, "encoding"),
+        (b'{"items": [{"name": "\xff", "task": "t"}]}', 400, "encoding"),
+        (
+            b'{"items": [{"name": "a", "task": "t", "kwargs": {"a": ' + b"[" * 40 + b"]" * 40 + b"}}]}",
+            400,
+            "json_too_deep",
+        ),
+        (b'{"items": [{"name": "a", "task": "t", "args": [NaN]}]}', 400, "number_invalid"),
+        (b'{"items": [{"name": "a", "task": "t", "args": [1e999]}]}', 400, "number_invalid"),
+        (b'{"items": [{"name": "a", "name": "b", "task": "t"}]}', 400, "duplicate_key"),
+        (b'{"items": [{"name": "a", "task": "t", "state": "x"}]}', 422, "unknown_field"),
+        (b'{"items": []}', 422, "limit"),
+        (b'{"items": {}}', 422, "type"),
+        (b'{"jobs": []}', 422, "unknown_field"),
+        (b"[]", 400, "body_not_object"),
+    ],
+)
+async def test_the_rules_of_a_body_hold(
+    api: httpx2.AsyncClient, store: Store, body: bytes, status: int, code: str
+) -> None:
+    refused = await api.post(BULK, content=body, headers={"Content-Type": "application/json"})
+    assert (refused.status_code, refused.json()["code"]) == (status, code)
+    if not body.startswith(b'{"jobs') and b"\n" not in body and body.startswith(b'{"items": [{'):
+        line = body.removeprefix(b'{"items": [').removesuffix(b"]}")
+        refused = await api.post(BULK, content=line, headers={"Content-Type": "application/x-ndjson"})
+        assert (refused.status_code, refused.json()["code"]) == (status, code)
+    assert await count(store) == 0
+
+
+async def test_the_limits_hold(api: httpx2.AsyncClient, store: Store) -> None:
+    many = {"items": [{"name": f"{n}", "task": "t"} for n in range(10_001)]}
+    refused = await api.post(BULK, json=many)
+    assert (refused.status_code, refused.json()["code"]) == (422, "limit")
+    large = json.dumps({"items": [{"name": "a", "task": "t", "kwargs": {"x": "y" * (17 << 20)}}]})
+    refused = await api.post(BULK, content=large, headers={"Content-Type": "application/json"})
+    assert (refused.status_code, refused.json()["code"]) == (413, "body_too_large")
+    item = {"name": "a", "task": "t", "kwargs": {"x": "y" * (300 << 10)}}
+    refused = await api.post(BULK, json={"items": [item]})
+    assert refused.status_code in (413, 422)
+    plain = await api.post(BULK, content=b"{}", headers={"Content-Type": "text/plain"})
+    assert plain.status_code == 415
+    assert await count(store) == 0
+
+
+async def test_ten_thousand_in_one_request(api: httpx2.AsyncClient, store: Store) -> None:
+    made = await api.post(BULK, json={"items": [job(n) for n in range(10_000)]}, headers=BRIEF)
+    assert made.status_code == 201, made.text
+    assert len(set(made.json()["job_ids"])) == 10_000
+    assert await count(store) == 10_000
+
+
+async def test_what_is_wrong_in_a_late_batch_takes_all_of_it_back(api: httpx2.AsyncClient, store: Store) -> None:
+    many = 2 * bulk.BATCH + 10
+    assert (await api.post("/api/v1/jobs", json=job(many))).status_code == 202
+    late = {
+        "priority": ({**job(many), "name": "other", "priority": 12}, "limit"),
+        "tenant_id": ({**job(many), "name": "other", "tenant_id": 7}, "unknown_field"),
+        "name": ({**job(many), "name": "JOB 5"}, "name_taken"),  # of an earlier batch
+    }
+    for field, (item, code) in late.items():
+        refused = await api.post(BULK, json={"items": [*(job(n) for n in range(many)), item]})
+        assert [(e["pointer"], e["code"]) for e in refused.json()["errors"]] == [(f"/items/{many}/{field}", code)]
+    taken = await api.post(BULK, json={"items": [job(n) for n in range(many + 1)]})
+    assert [(e["pointer"], e["code"]) for e in taken.json()["errors"]] == [(f"/items/{many}/name", "name_taken")]
+    for table in ("jobs", "members", "job_revisions"):
+        assert await store.pool.fetchval(f"select count(*) from {table}") == 1, table
+    assert await store.pool.fetchval("select sum(jobs) from job_counts") == 1
+
+
+async def test_revisions_of_jobs_that_are_alike_are_each_ones_own(api: httpx2.AsyncClient, store: Store) -> None:
+    items = [job(n, schedule={"cron": "0 3 * * *"}) for n in range(50)]
+    items += [job(50, jitter="10m"), job(51, max_concurrency=2), job(52, schedule={"cron": "H 3 * * *"})]
+    assert (await api.post(BULK, json={"items": items})).status_code == 201
+    differ = await store.pool.fetch(
+        "select j.name from jobs j join job_revisions r using (job_id) where r.definition <> definition_of(j)"
+    )
+    assert differ == []
+    assert await store.pool.fetchval("select count(distinct definition ->> 'name') from job_revisions") == len(items)
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=5)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
+    max_leaves=8,
+)
+PIECES = st.sampled_from(
+    [
+        "{",
+        "}",
+        "[",
+        "]",
+        ",",
+        ":",
+        '"a"',
+        '"b:"',
+        '"',
+        "1",
+        "-0",
+        "1e999",
+        "1.5",
+        "null",
+        "NaN",
+        " ",
+        "\\",
+        "\t",
+        "\x7f",
+        "é",
+        "[" * 40,
+    ]
+)
+BODIES = VALUES.map(lambda v: json.dumps(v, ensure_ascii=False)) | st.lists(PIECES, max_size=12).map("".join)
+
+
+def outcome(read: Any, data: bytes) -> tuple[str, ...]:
+    try:
+        return ("value", repr(read(data)))
+    except (Refused, InvalidInput) as error:
+        return ("refused", error.code, error.message)
+
+
+@given(BODIES.map(lambda text: text.encode(errors="surrogatepass")) | st.binary(max_size=12))
+@example(b'{"a": 1, "b": {"a": 1, "a": 2}}')
+@example(b'{"a": 1, "a": 1}')
+@example(b'{"a:": 1, "a:": ":"}')
+@example(b'[{"a": 1}, {"a": 1}]')
+@example(b"[" * 32 + b"]" * 32)
+@example(b"[" * 33 + b"]" * 33)
+@example(b"[" * 100_000)
+@example(b"1" * 30)
+@example(b"-" + b"9" * 4300)
+@example(b"1" * 4301)
+@example(b"1e400")
+@example(b"1.7976931348623159e308")
+@example(b"5e-324")
+@example(b"-0")
+@example(b"-0.0")
+@example(b'"\xed\xa0\x80"')
+@example(b'"\xc0\x80"')
+@example(b'"\x00"')
+@example(b'\xef\xbb\xbf{"a": 1}')
+@example(b"")
+def test_the_faster_parser_reads_what_the_strict_one_reads(data: bytes) -> None:
+    assert outcome(bulk._parsed, data) == outcome(parse, data)

@@ -1,0 +1,198 @@
+"""Reads of a status: many in one call, and what has ended kept for a moment, but never told when it is not true."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import httpx2
+import msgspec
+import pytest
+from prometheus_client import REGISTRY
+from tests.api.conftest import Work
+
+from bellringer.api import documents
+from bellringer.api.reads import KEPT, Desk, Together
+from bellringer.api.routing import Switch
+from bellringer.clock import SystemClock
+from bellringer.runs import Ending, Outcome, decode_id
+from bellringer.store import runs
+from bellringer.store.names import Names
+from bellringer.store.pool import Store
+
+API = "/api/v1"
+GOOD = Ending(outcome=Outcome.OK, result={"rows": 3})
+BAD = Ending(outcome=Outcome.FAILED, error={"type": "E", "message": "no"})
+
+
+class Later(SystemClock):
+    """A clock that can be put forward."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead
+
+
+def read_count(source: str) -> float:
+    return REGISTRY.get_sample_value("bellringer_api_run_reads_total", {"source": source}) or 0.0
+
+
+async def execute(api: httpx2.AsyncClient, **more: object) -> str:
+    response = await api.post(f"{API}/jobs/execute", json={"task": "demo", "retry": 1, **more})
+    assert response.status_code == 202, response.text
+    return str(response.json()["run_id"])
+
+
+async def test_a_read_by_many_tells_what_a_read_by_one_tells(api: httpx2.AsyncClient, store: Store, work: Work) -> None:
+    ended = await execute(api, kwargs={"n": 1})
+    await work(GOOD)
+    dead = await execute(api)
+    await work(BAD)
+    running = await execute(api)
+    await work(None)
+    queued, waiting = await execute(api), await execute(api, delay="1h")
+    ids = [ended, dead, running, queued, waiting]
+    answers = await asyncio.gather(*(api.get(f"{API}/runs/{run_id}") for run_id in ids * 3))
+    for run_id, answer in zip(ids * 3, answers, strict=True):
+        key = decode_id(run_id)
+        stored = await runs.get(store, key, 1)
+        assert stored is not None
+        assert answer.status_code == 200
+        assert answer.content == msgspec.json.encode(documents.run(stored, await runs.attempts(store, key)))
+    states = [answer.json()["state"] for answer in answers[:5]]
+    assert states == ["succeeded", "dead", "running", "queued", "queued"]
+    missing = await api.get(f"{API}/runs/{ended[:-1]}{'A' if ended[-1] != 'A' else 'B'}")
+    assert missing.status_code == 404
+
+
+async def test_who_asks_together_is_answered_by_one_call_and_who_asks_later_by_another() -> None:
+    calls: list[tuple[str, list[int]]] = []
+    gate = asyncio.Event()
+
+    async def read(group: str, keys: Sequence[int]) -> dict[int, str]:
+        calls.append((group, list(keys)))
+        await gate.wait()
+        return {key: f"{group}{key}.{len(calls)}" for key in keys if key != 9}
+
+    together = Together(read)
+    first = [asyncio.create_task(together.get(g, k)) for g, k in [("a", 1), ("a", 1), ("a", 2), ("b", 1), ("a", 9)]]
+    await asyncio.sleep(0.01)
+    later = asyncio.create_task(together.get("a", 1))
+    await asyncio.sleep(0.01)
+    assert calls == [("a", [1, 2, 9]), ("b", [1]), ("a", [1])]
+    gate.set()
+    assert [await task for task in first] == ["a1.3", "a1.3", "a2.3", "b1.3", None]
+    assert await later == "a1.3"
+
+
+async def test_an_error_reaches_all_who_wait_and_nobody_after_them() -> None:
+    failing = [True]
+
+    async def read(_group: None, keys: Sequence[int]) -> dict[int, int]:
+        if failing.pop():
+            raise OSError("gone")
+        return dict.fromkeys(keys, 1)
+
+    together = Together(read)
+    waiting = [asyncio.create_task(together.get(None, n)) for n in range(3)]
+    done = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(error) for error in done] == [OSError] * 3
+    failing.append(False)
+    assert await together.get(None, 1) == 1
+
+
+async def test_many_groups_gather_behind_the_calls_that_are_under_way() -> None:
+    under_way, most = 0, 0
+
+    async def read(_group: int, keys: Sequence[int]) -> dict[int, int]:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0.001)
+        under_way -= 1
+        return {key: key for key in keys}
+
+    together = Together(read, at_once=2)
+    found = await asyncio.gather(*(together.get(n % 7, n) for n in range(1000)))
+    assert found == list(range(1000))
+    assert most == Together.IN_ALL
+
+
+async def test_a_group_whose_calls_take_long_does_not_hold_up_others() -> None:
+    held = asyncio.Event()
+
+    async def read(group: str, keys: Sequence[int]) -> dict[int, int]:
+        if group == "slow":
+            await held.wait()
+        return {key: key for key in keys}
+
+    together = Together(read, at_once=2)
+    slow = [asyncio.create_task(together.get("slow", n)) for n in range(1000)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        assert await together.get("other", 7) == 7
+    held.set()
+    assert await asyncio.gather(*slow) == list(range(1000))
+
+
+async def test_what_has_ended_is_kept_for_a_moment_and_for_its_tenant_alone(
+    api: httpx2.AsyncClient, store: Store, tenants: Store, names: Names, work: Work
+) -> None:
+    run_id = await execute(api)
+    await work(BAD)
+    key, clock = decode_id(run_id), Later()
+    desk = Desk(store, tenants, names, clock)
+    before = read_count("kept"), read_count("database")
+    first = await desk.run(1, key)
+    assert first is not None
+    assert b'"dead"' in first
+    assert await desk.run(1, key) == first
+    assert (read_count("kept"), read_count("database")) == (before[0] + 1, before[1] + 1)
+    assert await desk.run(2, key) is None
+    clock.ahead = KEPT + 0.1
+    await desk.run(1, key)
+    assert read_count("database") == before[1] + 3
+    await store.pool.execute("update attempts set result = '1'")
+    assert await desk.run(1, key) == first
+    desk.heard("2")
+    assert await desk.run(1, key) == first
+    desk.heard("1")
+    assert await desk.run(1, key) != first
+
+
+async def test_a_run_that_is_revived_is_told_as_such_at_once(api: httpx2.AsyncClient, work: Work) -> None:
+    run_id = await execute(api)
+    await work(BAD)
+    assert (await api.get(f"{API}/runs/{run_id}")).json()["state"] == "dead"
+    assert (await api.post(f"{API}/runs/{run_id}/retry")).status_code == 202
+    assert (await api.get(f"{API}/runs/{run_id}")).json()["state"] == "retrying"
+
+
+@pytest.mark.parametrize(
+    ("path", "found", "parts"),
+    [
+        ("/jobs", "list", {}),
+        ("/jobs/execute", "verb", {}),
+        ("/jobs/7", "one", {"id": "7"}),
+        ("/jobs/execute/why", "why", {"id": "execute"}),
+        ("/jobs/7/runs/8", "deep", {"id": "7", "n": "8"}),
+        ("/jobs/", None, {}),
+        ("/jobs//why", None, {}),
+        ("/jobs/7/what", None, {}),
+        ("/", "root", {}),
+    ],
+)
+def test_a_path_leads_to_its_endpoint(path: str, found: str | None, parts: dict[str, str]) -> None:
+    table = {
+        "/": "root",
+        "/jobs": "list",
+        "/jobs/execute": "verb",
+        "/jobs/{id}": "one",
+        "/jobs/{id}/why": "why",
+        "/jobs/{id}/runs/{n}": "deep",
+    }
+    _, scope = Switch(table).matches({"type": "http", "path": path})  # type: ignore[arg-type]
+    assert scope.get("endpoint") == found
+    assert scope.get("path_params", {}) == parts
