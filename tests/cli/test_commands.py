@@ -94,7 +94,6 @@ def test_the_version_is_told() -> None:
         (["jobs", "list", "--url", "http://127.0.0.1:9"], 6, "no Bellringer answers", "bellringer dev"),
         (["jobs", "list", "--url", "nonsense"], 1, "is not the URL of a server", "http://"),
         (["server"], 1, "no database is named", "BELLRINGER_DSN"),
-        (["server", "--host", "0.0.0.0", "--dsn", "postgresql://x"], 1, "knows no login yet", "--insecure"),
         (["worker", "app", "--pool", "io"], 2, "--pool 'io'", "--pool io=10"),
         (
             ["worker", "nowhere.py", "--dsn", "postgresql://x"],

@@ -28,7 +28,7 @@ def empty(bellringer_server: TestServer) -> Iterator[str]:
     name = urlsplit(dsn).path[1:]
     asyncio.run(_execute(bellringer_server.dsn, f"create database {name}"))
     yield dsn
-    asyncio.run(_execute(bellringer_server.dsn, f"drop database {name} with (force)"))
+    asyncio.run(bellringer_server.drop(dsn))
 
 
 async def _execute(dsn: str, statement: str) -> None:

@@ -146,6 +146,7 @@ async def test_gauges_tell_what_the_database_holds(store: Store, names: Names, t
         (["herd", "--jobs", "300", "--schedules", "3"], {"fires_per_second", "share_of_plain_insert"}),
         (["drain", "--runs", "300"], {"runs_per_second", "lateness_ms"}),
         (["tick", "--registered", "20000"], {"ratio"}),
+        (["api", "--jobs", "60", "--seconds", "0.3", "--bulks", "1"], {"create", "read", "read_job", "bulk", "floor"}),
     ],
 )
 def test_the_benches_print_what_they_saw(bellringer_dsn: str, words: list[str], keys: set[str]) -> None:

@@ -70,6 +70,40 @@ def tick(registered: int, due: int, *, as_json: bool) -> None:
     _tell({"few": few, "many": many, "ratio": ratio}, as_json=as_json)
 
 
+@bench.command()
+@click.option("--jobs", default=6_000, show_default=True, help="Jobs to create one by one.")
+@click.option("--seconds", default=5.0, show_default=True, help="How long each read is measured.")
+@click.option("--connections", default=32, show_default=True, help="Connections at a time.")
+@click.option("--bulks", default=3, show_default=True, help="Bulk requests, of 10,000 jobs each.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def api(jobs: int, seconds: float, connections: int, bulks: int, *, as_json: bool) -> None:
+    """Call one API process over real connections: create jobs one by one and in bulk, read runs and jobs.
+
+    \b
+    Example: bellringer bench api --json
+    """
+    from bellringer.bench.api import api as measure
+
+    _tell(_measured(lambda dsn: measure(dsn, jobs, seconds, connections, bulks)), as_json=as_json)
+
+
+@bench.command()
+@click.option("--herd", default=100_000, show_default=True, help="Ready runs of the noisy tenant.")
+@click.option("--slots", default=20, show_default=True, help="Slots of the worker.")
+@click.option("--task-ms", default=50.0, show_default=True, help="How long each run takes.")
+@click.option("--rows", default=1_000_000, show_default=True, help="Ready runs beside which a claim is timed.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def fair(herd: int, slots: int, task_ms: float, rows: int, *, as_json: bool) -> None:
+    """Compare ten runs alone with ten beside another tenant's herd, and claims among 1, 100 and 10,000 tenants.
+
+    \b
+    Example: bellringer bench fair --herd 100000 --json
+    """
+    from bellringer.bench.fair import fair as measure
+
+    _tell(_measured(lambda dsn: measure(dsn, herd, slots, task_ms, rows)), as_json=as_json)
+
+
 def _measured(measure: Callable[[str], Coroutine[Any, Any, Any]]) -> dict[str, Any]:
     from bellringer import telemetry
     from bellringer.bench import database
@@ -99,6 +133,13 @@ def _tell(figures: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(figures))
         return
+    _show(figures, "")
+
+
+def _show(figures: dict[str, Any], prefix: str) -> None:
     for name, value in figures.items():
-        shown = f"{value:,}" if isinstance(value, int | float) else value
-        click.echo(f"  {name.replace('_', ' '):<28} {shown}")
+        words = f"{prefix}{name.replace('_', ' ')}"
+        if isinstance(value, dict):
+            _show(value, f"{words} ")
+        else:
+            click.echo(f"  {words:<34} {f'{value:,}' if isinstance(value, int | float) else value}")

@@ -52,6 +52,9 @@ async def drop(dsn: str, made: str) -> None:
     name = urlsplit(made).path.strip("/")
     connection = await asyncpg.connect(dsn)
     try:
+        number = await connection.fetchval("select oid from pg_database where datname = $1", name)
         await connection.execute(f"drop database if exists {name} with (force)")
+        if number is not None:
+            await connection.execute(f"drop role if exists bellringer_tenant_{number}")
     finally:
         await connection.close()

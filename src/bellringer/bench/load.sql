@@ -38,3 +38,12 @@ select job_id, $2, 0, bellringer.now(), 0, 1, $3, 0, $4, 5, 'send', 'queued', '{
 -- name: ready_queue
 insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, shard, pool_id, priority, cause, spec)
 select job_id, scheduled_for, slot, scheduled_for, tenant_id, task_id, shard, pool_id, priority, cause, spec from runs
+
+-- name: end_half
+-- Every second run of the queue has ended.
+with ended as (
+  delete from queue q using (select job_id, scheduled_for, slot, row_number() over (order by job_id) as n from queue) o
+  where o.n % 2 = 0 and q.job_id = o.job_id and q.scheduled_for = o.scheduled_for and q.slot = o.slot
+  returning q.job_id, q.scheduled_for, q.slot, q.tenant_id)
+insert into attempts (job_id, scheduled_for, slot, attempt, started_at, finished_at, tenant_id, outcome, ends_as, result)
+select job_id, scheduled_for, slot, 1, bellringer.now(), bellringer.now(), tenant_id, 'ok', 'succeeded', '{"rows": 12}' from ended

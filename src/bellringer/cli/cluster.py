@@ -34,8 +34,9 @@ def list_workers(client: Client, *, output: str) -> None:
     print_list(
         output,
         client.workers().items,
-        head=("STATE", "NAME", "BUSY", "POOLS", "TASKS", "STARTED", "SEEN", "VERSION"),
+        head=("ID", "STATE", "NAME", "BUSY", "POOLS", "TASKS", "STARTED", "SEEN", "VERSION"),
         row=lambda worker: (
+            str(worker.worker_id),
             worker.state,
             worker.name,
             f"{worker.busy}/{sum(worker.pools.values())}",
@@ -48,6 +49,28 @@ def list_workers(client: Client, *, output: str) -> None:
         name=lambda worker: worker.name,
         nothing="no workers; start one with `bellringer worker APP`",
     )
+
+
+@workers.command("quiet", examples="bellringer workers quiet 7")
+@click.argument("worker_id", type=int)
+@with_client
+def quiet(client: Client, *, worker_id: int) -> None:
+    """Let a worker finish what it runs, and claim no more."""
+    asked = client.quiet_worker(worker_id)
+    click.echo(f"{asked.name} finishes {_running(asked.busy)} and claims no more")
+
+
+@workers.command("stop", examples="bellringer workers stop 7")
+@click.argument("worker_id", type=int)
+@with_client
+def stop(client: Client, *, worker_id: int) -> None:
+    """Let a worker finish what it runs within its grace, and end."""
+    asked = client.stop_worker(worker_id)
+    click.echo(f"{asked.name} finishes {_running(asked.busy)} within its grace, and ends")
+
+
+def _running(busy: int) -> str:
+    return "its one run" if busy == 1 else f"its {busy} runs"
 
 
 @click.group(cls=Group, examples="bellringer cluster status")
@@ -104,6 +127,48 @@ def status(client: Client, *, output: str) -> None:
             )
             for node in found.nodes
         ],
+    )
+
+
+@cluster.command("shards", examples="bellringer cluster shards")
+@output_option(*LIST)
+@with_client
+def shards(client: Client, *, output: str) -> None:
+    """List shards: who may fire them, and when they have something to do."""
+    print_list(
+        output,
+        client.shards().items,
+        head=("SHARD", "NODE", "TOKEN", "NEXT", "TIMER"),
+        row=lambda shard: (
+            str(shard.shard),
+            shard.node or "–",
+            str(shard.token),
+            clock_time(shard.next_at),
+            clock_time(shard.timer_at),
+        ),
+        name=lambda shard: str(shard.shard),
+        nothing="there are no shards",
+    )
+
+
+@cluster.command("leases", examples="bellringer cluster leases -o json")
+@output_option(*LIST)
+@with_client
+def leases(client: Client, *, output: str) -> None:
+    """List leases: who holds which shard, and for how long."""
+    print_list(
+        output,
+        client.leases().items,
+        head=("SHARD", "NODE", "HOLDER", "TOKEN", "ENDS IN"),
+        row=lambda lease: (
+            str(lease.shard),
+            lease.node or "–",
+            lease.holder or "–",
+            str(lease.token),
+            span(lease.seconds_left) if lease.holder else "–",
+        ),
+        name=lambda lease: str(lease.shard),
+        nothing="there are no leases",
     )
 
 

@@ -30,21 +30,19 @@ from bellringer.cli.groups import Command, fail
     show_default=True,
     help="Where the database is kept.",
 )
-@click.option("--insecure", is_flag=True, help="Listen beyond this machine, though nobody has to log in.")
+@click.option("--insecure", is_flag=True, help="Nobody has to log in, wherever they call from.")
 def dev(*, app: str | None, demo: bool, port: int | None, host: str | None, folder: Path, insecure: bool) -> None:
     """Run everything on this machine: API, scheduler, worker, and a PostgreSQL of its own.
 
     APP is app.py or module:app. Ctrl-C stops it; the next start finds its data. BELLRINGER_DSN makes it use
-    another database.
+    another database. Who calls from this machine need not log in; from elsewhere they do.
     """
     if app and demo:
         fail("an app and --demo are both given", "give one of them")
     from bellringer.cli.listening import listen, url_of
-    from bellringer.cli.processes import check_host
     from bellringer.config import load
 
     config = load({"host": host, "port": port}, environ=os.environ)
-    check_host(config.host, insecure=insecure)
     from importlib.metadata import version
 
     from bellringer.dev.lines import Paint
@@ -58,5 +56,9 @@ def dev(*, app: str | None, demo: bool, port: int | None, host: str | None, fold
         version=version("bellringer"),
         target="bellringer.demo:app" if demo else app,
         dsn=config.dsn,
+        own_keys=bool(config.secret_keys),
+        own_networks=bool(config.egress_allow),
+        auth=config.auth or "none",
+        insecure=insecure,
     )
     click.get_current_context().exit(Supervisor(plan, Paint(sys.stdout), os.environ).run())

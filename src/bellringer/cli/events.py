@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,15 +10,14 @@ import click
 from bellringer.cli.connect import with_client
 from bellringer.cli.groups import Group
 from bellringer.cli.output import LIST, clean, output_option, print_list, short_json
-from bellringer.cli.pages import PAGE, gather, limit_option
+from bellringer.cli.pages import gather, limit_option
 from bellringer.cli.times import clock_time, from_now
 
 if TYPE_CHECKING:
     from bellringer.client import Client
     from bellringer.wire import Event
 
-KINDS: Final = ("late", "missed", "slow", "outgrown")
-LOOK: Final = 1.0  # seconds between two looks
+KINDS: Final = ("failed", "dead", "late", "missed", "slow", "outgrown", "recovered")
 
 
 @click.group(
@@ -73,28 +71,15 @@ def list_events(client: Client, *, kind: str | None, job: str | None, follow: bo
 
 
 def coming(client: Client, limit: int, **filters: Any) -> Iterator[Event]:
-    """The last events, then those that happen, oldest first."""
-    seen = 0
-    for event in reversed(gather(client.events, limit, output="", **filters)):
-        seen = event.event_id
-        yield event
-    while True:
-        time.sleep(LOOK)
-        for event in reversed(_since(client, seen, **filters)):
-            seen = event.event_id
-            yield event
-
-
-def _since(client: Client, seen: int, **filters: Any) -> list[Event]:
-    """The events after one, newest first."""
-    found: list[Event] = []
-    cursor: str | None = None
-    while True:
-        page = client.events(limit=PAGE, cursor=cursor, **filters)
-        found += [event for event in page.items if event.event_id > seen]
-        cursor = page.next_cursor
-        if cursor is None or page.items[-1].event_id <= seen:
-            return found
+    """The last events, then those that happen, oldest first. The stream begins first, so that none falls between."""
+    seen: set[int] | None = None
+    for _, happened in client.events_stream(hearts=True, **filters):
+        if seen is None:
+            last = gather(client.events, limit, output="", **filters)
+            seen = {event.event_id for event in last}
+            yield from reversed(last)
+        if happened is not None and happened.event_id not in seen:
+            yield happened
 
 
 def _line(event: Event, output: str) -> str:
@@ -109,16 +94,24 @@ def _line(event: Event, output: str) -> str:
 def what(event: Event) -> str:
     """An event in words."""
     data = event.data
+    text = short_json(data)
     match event.kind:
+        case "failed":
+            again = data.get("retry_in")
+            text = f"attempt {event.attempt} {data.get('outcome')}: {data.get('error')}, again in {again}"
+        case "dead":
+            text = f"gave up: {data.get('error')} ({data.get('reason')})"
+        case "recovered":
+            text = f"runs well again, after {data.get('after')} at {data.get('since')}"
         case "late":
             held = f"; it waits: {', '.join(data['blocked'])}" if data.get("blocked") else ""
             state = "not even born" if data.get("unborn") else "not started"
-            return f"{state} {data.get('late_after')} after its time{held}"
+            text = f"{state} {data.get('late_after')} after its time{held}"
         case "missed":
             count = data.get("count")
-            return f"{'some' if count is None else count} from {data.get('from')} were missed; {data.get('misfire')}"
+            text = f"{'some' if count is None else count} from {data.get('from')} were missed; {data.get('misfire')}"
         case "slow":
-            return f"runs for {data.get('running_for')}, usually {data.get('usual')}, {data.get('longest')} at most"
+            text = f"runs for {data.get('running_for')}, usually {data.get('usual')}, {data.get('longest')} at most"
         case "outgrown":
-            return f"usually takes {data.get('usual')}, but comes again after {data.get('interval')}"
-    return short_json(data)
+            text = f"usually takes {data.get('usual')}, but comes again after {data.get('interval')}"
+    return text

@@ -13,7 +13,17 @@ from typing import Any, Final, NoReturn
 
 import click
 
-from bellringer.errors import BellringerError, Conflict, InvalidInput, NotFound, RunFailed, Unavailable
+from bellringer.errors import (
+    BellringerError,
+    Conflict,
+    Forbidden,
+    InvalidInput,
+    NotFound,
+    QuotaExceeded,
+    RunFailed,
+    Unauthenticated,
+    Unavailable,
+)
 
 USAGE: Final = 2
 INTERRUPTED: Final = 130
@@ -24,6 +34,9 @@ EXIT_CODES: Final[Sequence[tuple[type[BaseException], int]]] = (
     (NotFound, 4),
     (Conflict, 5),
     (Unavailable, 6),
+    (Unauthenticated, 7),
+    (Forbidden, 7),
+    (QuotaExceeded, 8),
     (TimeoutError, 6),
 )
 

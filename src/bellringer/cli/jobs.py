@@ -13,6 +13,7 @@ from bellringer.cli.backfill import backfill
 from bellringer.cli.connect import with_client
 from bellringer.cli.definition import PLAIN, definition_options, read_schedule
 from bellringer.cli.groups import Group, fail
+from bellringer.cli.job_history import import_jobs, revisions, rollback, skip, unskip
 from bellringer.cli.output import LIST, ONE, as_json, output_option, print_facts, print_list, short_json
 from bellringer.cli.pages import gather, limit_option
 from bellringer.cli.times import clock_time, from_now
@@ -37,6 +38,11 @@ def jobs() -> None:
 
 jobs.add_command(update, "update")
 jobs.add_command(backfill, "backfill")
+jobs.add_command(import_jobs, "import")
+jobs.add_command(skip, "skip")
+jobs.add_command(unskip, "unskip")
+jobs.add_command(revisions, "revisions")
+jobs.add_command(rollback, "rollback")
 
 
 @jobs.command(

@@ -6,7 +6,7 @@ import os
 import socket
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,8 +16,6 @@ from bellringer.cli.options import load_config, process_options
 
 if TYPE_CHECKING:
     from bellringer.store.pool import Store
-
-LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 @click.command(
@@ -30,22 +28,22 @@ LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 @click.option("--host", help="The address to listen on.  [default: 127.0.0.1]")
 @click.option("--port", type=int, help="The port to listen on.  [default: 8700]")
 @click.option("--no-scheduler", is_flag=True, help="The API alone; schedulers run elsewhere.")
-@click.option("--insecure", is_flag=True, help="Listen beyond this machine, though nobody has to log in.")
+@click.option("--insecure", is_flag=True, help="Nobody has to log in, wherever they call from.")
 @click.option("--listening-fd", type=int, hidden=True)
 @process_options
 def server(no_scheduler: bool, insecure: bool, listening_fd: int | None, with_parent: bool, **flags: Any) -> None:
     """Run the API and a scheduler until SIGTERM or Ctrl-C.
 
-    Start as many as you like: they share the work, and take over from one that is gone.
+    Start as many as you like: they share the work, and take over from one that is gone. Callers log in by a key:
+    make the first with `bellringer keys create`, or give BELLRINGER_ROOT_KEY.
     """
     config = load_config(**flags)
     config.require_dsn()
-    check_host(config.host, insecure=insecure)
     from bellringer import assembly
 
     inherited = listening_fd is not None
     listening = socket.socket(fileno=listening_fd) if inherited else listen(config.host, config.port)
-    assembly.run_server(config, listening, with_scheduler=not no_scheduler, with_parent=with_parent)
+    assembly.run_server(config, listening, with_scheduler=not no_scheduler, insecure=insecure, with_parent=with_parent)
 
 
 @click.command(cls=Command, examples="BELLRINGER_DSN=postgresql://app@db/bellringer bellringer scheduler")
@@ -149,14 +147,3 @@ async def _joined(app: Any, live: bool, ready_fd: int | None, store: Store) -> N
     if ready_fd is not None:
         os.write(ready_fd, b"1")
         os.close(ready_fd)
-
-
-def check_host(host: str, *, insecure: bool) -> None:
-    """Nobody has to log in yet, so the API stays on this machine unless somebody takes the responsibility."""
-    if host not in LOOPBACK and not insecure:
-        from bellringer.errors import ConfigError
-
-        raise ConfigError(
-            f"--host {host} would let anyone who reaches this machine use the API, which knows no login yet",
-            hint="stay on 127.0.0.1 behind a proxy that asks who is there, or add --insecure",
-        )

@@ -17,16 +17,25 @@ RUN = {
 }
 STEER = {
     "jobs": Late("bellringer.cli.jobs:jobs", "List, create, update, pause, resume, trigger and delete jobs."),
-    "runs": Late("bellringer.cli.runs:runs", "List runs, read their logs, cancel and retry them."),
+    "runs": Late("bellringer.cli.runs:runs", "List runs, read their logs, cancel, retry and replay them."),
     "why": Late("bellringer.cli.why:why", "Why a job does not run, or what became of one of its times."),
     "backfills": Late("bellringer.cli.backfill:backfills", "What is still to be run of the past: list, pause, cancel."),
+    "ops": Late("bellringer.cli.ops:ops", "Do something to many at once, and see how far it has come."),
     "dead": Late("bellringer.cli.dead:dead", "Runs that gave up: list, redrive or discard them."),
     "events": Late("bellringer.cli.events:events", "What is late, missed, slow or outgrown."),
+    "webhooks": Late("bellringer.cli.webhooks:webhooks", "Who is told of events, and what was sent to them."),
+    "audit": Late("bellringer.cli.audit:audit", "Who changed what, and whether anybody has tampered with it."),
     "freezes": Late("bellringer.cli.freezes:freezes", "Let schedules rest for a time."),
     "calendars": Late("bellringer.cli.calendars:calendars", "Days off by name, which schedules heed."),
-    "workers": Late("bellringer.cli.cluster:workers", "Who works, in which pools, and how busy."),
+    "tasks": Late("bellringer.cli.installation:tasks", "What workers can do, and what it takes."),
+    "pools": Late("bellringer.cli.installation:pools", "What waits in which pool; pause and resume one."),
+    "workers": Late("bellringer.cli.cluster:workers", "Who works, in which pools, and how busy; quiet or stop one."),
     "forecast": Late("bellringer.cli.forecast:forecast", "How many fires are to come, and which herds to spread."),
-    "tenants": Late("bellringer.cli.tenants:tenants", "Let a tenant rest, and go on."),
+    "objective": Late("bellringer.cli.objective:objective", "Which part of the runs starts in time."),
+    "tenants": Late("bellringer.cli.tenants:tenants", "Tenants: their shares and quotas; let one rest, and go on."),
+    "keys": Late("bellringer.cli.keys:keys", "API keys: list, create, rotate and revoke them."),
+    "whoami": Late("bellringer.cli.keys:whoami", "As whom the server sees you."),
+    "limits": Late("bellringer.cli.keys:limits", "What your tenant may have, and what it has."),
     "cluster": Late("bellringer.cli.cluster:cluster", "Nodes, shards and leases."),
 }
 TOOLS = {

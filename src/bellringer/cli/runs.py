@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from bellringer.cli.arguments import argument_options, read_arguments
 from bellringer.cli.connect import with_client
 from bellringer.cli.groups import Group
 from bellringer.cli.output import (
@@ -45,23 +46,41 @@ def runs() -> None:
     """Runs: one for each time that a job is due, was triggered, or a task was sent."""
 
 
+def filter_options(function: Any) -> Any:
+    for option in (
+        click.option("--to", "end", metavar="TIME", help="Only those scheduled for before then."),
+        click.option("--from", "start", metavar="TIME", help="Only those scheduled for then or later."),
+        click.option("--q", metavar="WORDS", help="Only those with these words in the name of their job or task."),
+        click.option("--worker", type=click.IntRange(1), help="Only those that this worker runs or has run."),
+        click.option("--tag", help="Only those of jobs with this tag."),
+        click.option("--cause", help="Only those that exist for this cause."),
+        click.option("--pool", help="Only those of this pool."),
+        click.option("--task", help="Only those of this task."),
+        click.option("--state", metavar="STATE[,STATE]...", help="Only those in these states."),
+        click.option("--job", help="Only those of this job."),
+    ):
+        function = option(function)
+    return function
+
+
 @runs.command(
     "list",
     examples="""
     bellringer runs list
     bellringer runs list --job nightly --state dead -o json
+    bellringer runs list --state running,retrying --pool long
+    bellringer runs list --state waiting
     """,
 )
-@click.option("--job", help="Only those of this job.")
-@click.option("--state", help="Only those in this state, of the runs that --limit reaches.")
+@filter_options
 @limit_option
 @output_option(*LIST)
 @with_client
-def list_runs(client: Client, *, job: str | None, state: str | None, limit: int, output: str) -> None:
-    """List runs, the newest first."""
+def list_runs(client: Client, /, *, limit: int, output: str, **filters: Any) -> None:
+    """List runs, the newest first; `waiting` are those whose time has not come."""
     from bellringer.clock import SystemClock
 
-    found = [run for run in gather(client.runs, limit, output=output, job=job) if state is None or run.state == state]
+    found = gather(client.runs, limit, output=output, **filters)
     now = SystemClock().now()
     print_list(
         output,
@@ -110,6 +129,8 @@ def print_run(run: Run, output: str) -> None:
             "took": between(run.started_at, run.finished_at),
             "cause": run.cause,
             "reason": run.reason,
+            "replays": run.replay_of or "",
+            "replayed by": ", ".join(run.replays),
             "pool": run.pool,
             "waits for": ", ".join(run.blocked),
             "args": short_json(run.args) if run.args else "",
@@ -160,27 +181,36 @@ def error_of(error: Any) -> str:
     examples="""
     bellringer runs logs run_…
     bellringer runs logs run_… -f
+    bellringer runs logs run_… --level warning --tail 20
     """,
 )
 @click.argument("run")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
+@click.option("--level", type=click.Choice(("debug", "info", "warning", "error")), help="Only from this level on.")
+@click.option("--attempt", type=click.IntRange(0), help="Only those of this try.")
+@click.option("--q", metavar="WORDS", help="Only those with these words.")
+@click.option("--tail", type=click.IntRange(1, 200), help="Only the last so many.")
 @output_option("table", "json", "jsonl")
 @with_client
-def logs(client: Client, *, run: str, follow: bool, output: str) -> None:
+def logs(client: Client, /, *, run: str, follow: bool, tail: int | None, output: str, **filters: Any) -> None:
     """Show what a run has logged."""
+    if tail is not None:
+        lines: Iterator[Line] = iter(client.logs(run, tail=tail, **filters).items)
+    else:
+        lines = lines_of(client, run, follow=follow, **filters)
     if output == "json":
-        click.echo(as_json(list(lines_of(client, run, follow=follow))))
+        click.echo(as_json(list(lines)))
         return
-    for line in lines_of(client, run, follow=follow):
+    for line in lines:
         click.echo(text_of(line) if output == "table" else short_json(line))
 
 
-def lines_of(client: Client, run_id: str, *, follow: bool) -> Iterator[Line]:
+def lines_of(client: Client, run_id: str, *, follow: bool, **filters: Any) -> Iterator[Line]:
     """Its lines, oldest first. What is logged right before the end may arrive after it: look once more."""
     cursor: str | None = None
     seen, last_look = 0, not follow
     while True:
-        page = client.logs(run_id, limit=PAGE, cursor=cursor)
+        page = client.logs(run_id, limit=PAGE, cursor=cursor, **filters)
         for line in page.items:
             if line.line > seen:
                 seen = line.line
@@ -231,3 +261,36 @@ def retry(client: Client, *, ids: Sequence[str]) -> None:
     for run_id in ids:
         run = client.retry(run_id)
         click.echo(f"{run.run_id}  {run.state}")
+
+
+@runs.command(
+    "replay",
+    examples="""
+    bellringer runs replay run_… --reason 'the rates were wrong'
+    bellringer runs replay run_… --arg customer=7
+    """,
+)
+@click.argument("run")
+@argument_options
+@click.option("--reason", help="Why; the new run keeps it.")
+@output_option(*ONE)
+@with_client
+def replay(
+    client: Client, *, run: str, named: Sequence[str], args_json: str | None, reason: str | None, output: str
+) -> None:
+    """Run an ended occurrence once more, as a new run; arguments that are given change those that it had."""
+    args, kwargs = read_arguments(named, args_json)
+    print_run(client.replay(run, args=args, kwargs=kwargs, reason=reason), output)
+
+
+@runs.command("wait", examples="bellringer runs wait run_… --timeout 600")
+@click.argument("run")
+@click.option("--timeout", type=click.IntRange(0), help="Seconds; without it for ever.")
+@output_option(*ONE)
+@with_client
+def wait(client: Client, *, run: str, timeout: int | None, output: str) -> None:
+    """Wait for the end of a run; the exit code is 3 where it did not succeed."""
+    ended = client.wait(run, timeout)
+    print_run(ended, output)
+    if ended.state != "succeeded":
+        click.get_current_context().exit(FAILED)

@@ -1,0 +1,203 @@
+"""The API under load: one server process (the API alone), and a load generator in another, on the machine at hand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+from uuid_utils.compat import uuid7
+
+from bellringer.bench.hammer import Order, Request, Seen
+from bellringer.jobs import DEFAULT_POOL
+from bellringer.runs import RunKey
+from bellringer.store.names import Names
+from bellringer.store.pool import Store
+from bellringer.store.queries import load
+from bellringer.wire.asks import PREFIX
+
+_SQL = load("load", "bellringer.bench")
+HOST: Final = "127.0.0.1"
+RUNS: Final = 2_000  # that are read, half of them ended
+BULK: Final = 10_000  # jobs in one bulk request
+SCHEDULES: Final = 60  # among the jobs that are created
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Api:
+    """What was seen. `floor` is a request that asks the database nothing: rates are told as a share of its rate too,
+    which depends less on the machine."""
+
+    process: str
+    connections: int
+    floor: dict[str, Any]
+    create: dict[str, Any]
+    read: dict[str, Any]
+    read_job: dict[str, Any]
+    bulk: dict[str, Any]
+
+
+async def api(dsn: str, jobs: int, seconds: float, connections: int, bulks: int) -> Api:
+    """Create jobs one by one, then read runs and jobs, at the most that goes and at half of it."""
+    store = await Store.open(dsn, size=2)
+    try:
+        runs = await _fill(store)
+        with _server(dsn) as port:
+            hammer = _Hammer(port, connections, seconds)
+            await hammer.go(_jobs("warm", 500))
+            floor = await hammer.go([("GET", f"{PREFIX}/version", None)], seconds=seconds)
+            made = await hammer.go(_jobs("job", jobs))
+            _check(made, "202")
+            await _prove(store, jobs + 500)
+            read = await hammer.twice([("GET", f"{PREFIX}/runs/{run_id}", None) for run_id in runs])
+            ids = [row["job_id"] for row in await store.pool.fetch("select job_id from jobs limit $1", RUNS)]
+            read_job = await hammer.twice([("GET", f"{PREFIX}/jobs/{job_id}", None) for job_id in ids])
+            many = await hammer.go(_bulks(bulks), connections=1, headers={"Prefer": "return=minimal"})
+            _check(many, "201")
+            await _prove(store, jobs + 500 + bulks * BULK)
+    finally:
+        await store.close()
+    create = _figures(made, floor)
+    return Api(
+        process="the API alone, one process",
+        connections=connections,
+        floor=_figures(floor, floor),
+        create=create,
+        read=_both(*read, floor),
+        read_job=_both(*read_job, floor),
+        bulk=_bulk_figures(many, made),
+    )
+
+
+class _Hammer:
+    """Starts a load generator for each measurement."""
+
+    def __init__(self, port: int, connections: int, seconds: float) -> None:
+        self._port = port
+        self._connections = connections
+        self._seconds = seconds
+
+    async def go(self, requests: Sequence[Request], **terms: Any) -> Seen:
+        order = Order(
+            host=HOST, port=self._port, requests=list(requests), **{"connections": self._connections, **terms}
+        )
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "bellringer.bench.hammer", stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        output, _ = await process.communicate(msgspec.json.encode(order))
+        if process.returncode:
+            raise RuntimeError("the load generator failed")
+        return msgspec.json.decode(output, type=Seen)
+
+    async def twice(self, requests: Sequence[Request]) -> tuple[Seen, Seen]:
+        """The most that goes, and then half of it."""
+        most = await self.go(requests, seconds=self._seconds)
+        half = await self.go(requests, seconds=self._seconds, rate=most.per_second / 2)
+        for seen in (most, half):
+            _check(seen, "200")
+        return most, half
+
+
+async def _fill(store: Store) -> list[str]:
+    """Runs to read: half of them wait in the queue, half have ended."""
+    names = Names(store)
+    task_id = (await names.task_ids(["bench.noop"]))["bench.noop"]
+    pool_id = (await names.pool_ids([DEFAULT_POOL]))[DEFAULT_POOL]
+    at: datetime = await store.now()
+    ids = [uuid7() for _ in range(RUNS)]
+    await store.pool.execute(_SQL.ready, ids, at, task_id, pool_id)
+    await store.pool.execute(_SQL.ready_queue)
+    await store.pool.execute(_SQL.end_half)
+    await store.pool.execute("vacuum analyze queue")
+    return [RunKey(job_id, at, 0).id for job_id in ids]
+
+
+def _jobs(prefix: str, count: int) -> list[Request]:
+    return [("POST", f"{PREFIX}/jobs", json.dumps(document(f"{prefix} {n}", n))) for n in range(count)]
+
+
+def _bulks(count: int) -> list[Request]:
+    items = [[document(f"bulk {b} {n}", n) for n in range(BULK)] for b in range(count)]
+    return [("POST", f"{PREFIX}/jobs/bulk", json.dumps({"items": those})) for those in items]
+
+
+def _bulk_figures(many: Seen, single: Seen) -> dict[str, Any]:
+    rate = many.requests * BULK / many.seconds
+    return {
+        "jobs_per_second": round(rate, 1),
+        "requests": many.requests,
+        "jobs_a_request": BULK,
+        "p50_ms": many.p50_ms,
+        "ratio_to_single": round(rate / single.per_second, 1),
+    }
+
+
+def document(name: str, n: int) -> dict[str, Any]:
+    """A job as people write them."""
+    return {
+        "name": name,
+        "task": "bench.noop",
+        "schedule": {"cron": f"{n % SCHEDULES} 3 * * *", "tz": "Europe/Paris"},
+        "kwargs": {"customer": n, "what": "the nightly report"},
+        "retry": {"attempts": 5},
+        "timeout": "10m",
+        "tags": ["bench"],
+    }
+
+
+def _check(seen: Seen, status: str) -> None:
+    if set(seen.statuses) != {status}:
+        raise AssertionError(f"answers {seen.statuses}, such as {seen.sample}")
+
+
+async def _prove(store: Store, jobs: int) -> None:
+    row = await store.pool.fetchrow(
+        "select count(*) as jobs, (select count(*) from members) as members,"
+        " (select count(*) from job_revisions) as revisions from jobs"
+    )
+    if row is None or set(row.values()) != {jobs}:
+        raise AssertionError(f"{jobs} jobs were created, and the tables hold {dict(row or {})}")
+
+
+def _figures(seen: Seen, floor: Seen) -> dict[str, Any]:
+    return {
+        "per_second": seen.per_second,
+        "p50_ms": seen.p50_ms,
+        "p99_ms": seen.p99_ms,
+        "max_ms": seen.max_ms,
+        "requests": seen.requests,
+        "ratio": round(seen.per_second / floor.per_second, 3),
+    }
+
+
+def _both(most: Seen, half: Seen, floor: Seen) -> dict[str, Any]:
+    return {**_figures(most, floor), "at_half_load": _figures(half, floor)}
+
+
+@contextmanager
+def _server(dsn: str) -> Iterator[int]:
+    """A real server, as the command starts it; answers its port."""
+    listening = socket.create_server((HOST, 0), backlog=2048)
+    port: int = listening.getsockname()[1]
+    process = subprocess.Popen(  # noqa: S603 - our own command
+        [sys.executable, "-m", "bellringer", "server", "--no-scheduler", "--listening-fd", str(listening.fileno())],
+        env={**os.environ, "BELLRINGER_DSN": dsn, "BELLRINGER_AUTH": "none", "BELLRINGER_HTTP_SLOTS": "0"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=[listening.fileno()],
+    )
+    listening.close()  # the server has its own; connections wait in the backlog until it accepts them
+    try:
+        yield port
+    finally:
+        process.terminate()
+        process.wait(20)

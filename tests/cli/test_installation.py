@@ -1,0 +1,60 @@
+"""`bellringer tasks`, `pools`, `workers` and `cluster`, against a real server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+
+from bellringer.store import workers
+from bellringer.store.names import Names, TaskDescription
+from bellringer.store.pool import Store
+from bellringer.store.workers import Introduction
+
+Ask = Callable[..., Awaitable[tuple[str, str]]]
+
+
+async def _join(store: Store, names: Names) -> int:
+    ids = await names.task_ids(["shop.report"])
+    schema = json.dumps({"type": "object", "properties": {"days": {"type": "integer"}}, "required": ["days"]})
+    told = TaskDescription(name="shop.report", schema=schema, doc="Write a report.\nMore.", defaults='{"pool": "long"}')
+    await names.describe_tasks([told])
+    who = Introduction(name="w1", host="h", pid=1, version="1", pools={"long": 4}, task_ids=list(ids.values()))
+    return await workers.join(store, who)
+
+
+async def test_tasks_are_listed_and_shown(ask: Ask, store: Store, names: Names) -> None:
+    shown, beside = await ask("tasks", "list")
+    assert (shown, "no worker has told of a task" in beside) == ("", True)
+    await _join(store, names)
+    shown, _ = await ask("tasks", "list")
+    assert all(word in shown for word in ("shop.report", "pool=long", "Write a report."))
+    shown, _ = await ask("tasks", "show", "shop.report")
+    assert all(word in shown for word in ("w1", "days", "integer"))
+    assert json.loads((await ask("tasks", "show", "shop.report", "-o", "json"))[0])["schema"]["required"] == ["days"]
+    await ask("tasks", "show", "nothing", code=4)
+
+
+async def test_pools_are_listed_paused_and_resumed(ask: Ask, store: Store, names: Names) -> None:
+    await _join(store, names)
+    shown, _ = await ask("pools", "pause", "long", "--reason", "the disk is full")
+    assert shown == "paused long; 0 of its runs go on\n"
+    [long, _] = [json.loads(line) for line in (await ask("pools", "list", "-o", "jsonl"))[0].splitlines()]
+    assert (long["name"], long["slots"], long["paused"]["reason"]) == ("long", 4, "the disk is full")
+    shown, _ = await ask("pools", "resume", "long")
+    assert shown == "resumed long; 0 of its runs are ready\n"
+    await ask("pools", "pause", "nothing", code=4)
+
+
+async def test_workers_are_made_quiet_and_stopped(ask: Ask, store: Store, names: Names) -> None:
+    number = await _join(store, names)
+    assert (await ask("workers", "quiet", str(number)))[0] == "w1 finishes its 0 runs and claims no more\n"
+    assert (await ask("workers", "stop", str(number)))[0] == "w1 finishes its 0 runs within its grace, and ends\n"
+    assert await workers.beat(store, number, 0, "live") == "stop"
+    await ask("workers", "stop", "99", code=4)
+
+
+async def test_shards_and_leases_are_listed(ask: Ask) -> None:
+    for part in ("shards", "leases"):
+        shown, _ = await ask("cluster", part, "-o", "jsonl")
+        assert [json.loads(line)["shard"] for line in shown.splitlines()] == list(range(64))
+        assert "SHARD" in (await ask("cluster", part))[0]
