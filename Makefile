@@ -1,5 +1,6 @@
 # Everything a person needs on a fresh machine: `make dev` to run it, `make test` to prove it.
 PORT ?= 8700
+JOBS ?= 2
 PYTHON ?= python3
 BIN := .venv/bin
 UV := $(BIN)/uv
@@ -35,8 +36,8 @@ format: env ## Format the code and mend what ruff can mend
 	@$(BIN)/ruff format src tests
 	@$(BIN)/ruff check --fix src tests
 
-test: check ## Run every check and every test
-	@$(BIN)/pytest
+test: check ## Run every check and every test, on two cores (JOBS= overrides)
+	@$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile
 
 lock: env ## Make the lock files anew from pyproject.toml
 	@echo "uv==0.13.7" | $(UV) pip compile $(UV_FLAGS) --no-header --generate-hashes --universal --python-version 3.11 - --output-file requirements-uv.lock

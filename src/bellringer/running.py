@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -15,6 +16,7 @@ from typing import Any, Final
 from bellringer.telemetry import log
 
 ORPHAN_GRACE: Final = 3.0
+RARELY: Final = 20_000  # objects between two looks for garbage
 
 Main = Callable[[asyncio.Event], Awaitable[None]]
 
@@ -63,6 +65,9 @@ def run(main: Main, *, with_parent: bool) -> None:
         uvloop: Any = import_module("uvloop")
     except ImportError:  # an extra that may be missing
         uvloop = asyncio
+    gc.collect()
+    gc.freeze()  # modules and classes never become garbage: each look through them would cost tens of milliseconds
+    gc.set_threshold(RARELY)
     uvloop.run(_until_asked(main, with_parent=with_parent))
 
 

@@ -26,8 +26,8 @@ _CLOSE: Final = {"Connection": "close"}  # the rest of the body is not worth rea
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\(?s:.)?)*+"?')
 _BRACKETS: Final = bytes.maketrans(b"{}", b"[]")
 _OTHERS: Final = bytes(set(range(256)) - set(b"[]{}"))
-_LARGE: Final = 256 * 1024
-MOST_VALUES: Final = 1_000_000  # of a large body: what nobody means takes seconds to read
+LARGE: Final = 256 * 1024  # from here on a body is read in a thread
+MOST_VALUES: Final = 1_000_000
 _SUSPECT: Final = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
 
 
@@ -49,7 +49,7 @@ async def read_document(
 
 async def parse_aside(data: bytes) -> Any:
     """The same as `parse`; a large body is read in a thread, so that others have their turn meanwhile."""
-    return parse(data) if len(data) <= _LARGE else await asyncio.to_thread(parse, data)
+    return parse(data) if len(data) <= LARGE else await asyncio.to_thread(parse, data)
 
 
 async def read_bytes(request: Request, limit: int = LIMIT) -> bytes:
@@ -94,6 +94,12 @@ def check_media(content_type: str, media: tuple[str, ...]) -> str:
     return kind.strip().lower()
 
 
+def check_count(data: bytes) -> None:
+    """A large body of nothing but brackets and commas would take seconds to read."""
+    if len(data) > LARGE and data.count(b",") + data.count(b"[") > MOST_VALUES:
+        raise Refused(400, "json_too_many", f"the JSON has more than {MOST_VALUES:,} values")
+
+
 def parse(data: bytes) -> Any:
     """JSON, strictly: no depth, number, key or text that a later step could stumble over."""
     if b"\0" in data:
@@ -102,8 +108,7 @@ def parse(data: bytes) -> Any:
         text = data.decode()
     except UnicodeDecodeError:
         raise Refused(400, "encoding", "the body is not valid UTF-8") from None
-    if len(data) > _LARGE and data.count(b",") + data.count(b"[") > MOST_VALUES:
-        raise Refused(400, "json_too_many", f"the JSON has more than {MOST_VALUES:,} values")
+    check_count(data)
     if is_too_deep(data):
         raise _too_deep()
     try:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from bellringer.access import Role
 from bellringer.api import documents
-from bellringer.api.bodies import JSON, NDJSON, check_media, is_too_deep, parse
+from bellringer.api.bodies import JSON, LARGE, NDJSON, check_count, check_media, is_too_deep, parse
 from bellringer.api.calls import Call, reply
 from bellringer.api.idempotency import HEADER
 from bellringer.api.operations import flag, operation
@@ -46,7 +46,9 @@ _OWN: Final = frozenset({"name", "args", "kwargs", "payload"})  # what differs b
 async def create(call: Call) -> Response:
     """Make up to 10,000 jobs: 201 all of them, or, where `atomic` is false, 207 with what became of each."""
     query = call.query()
-    items, atomic = _read(call, await call.raw(), query.get("atomic"))
+    data, wish = await call.raw(), query.get("atomic")
+    is_large = len(data) > LARGE  # others have their turn meanwhile
+    items, atomic = await asyncio.to_thread(_read, call, data, wish) if is_large else _read(call, data, wish)
     call.deadline.reschedule(asyncio.get_running_loop().time() + PATIENCE)
     is_brief = "return=minimal" in call.request.headers.get("prefer", "").replace(" ", "").lower()
     reader = _Reader(call)
@@ -106,6 +108,7 @@ def _read(call: Call, data: bytes, wish: str | None) -> tuple[Sequence[Any], boo
 def _parsed(data: bytes) -> Any:
     """What `parse` gives. Of text without escapes a faster parser gives the same, if no key is twice in an object: then
     the text has as many colons outside of strings as what was read of it. Where in doubt, `parse` decides."""
+    check_count(data)
     if b"\\" in data or b"\0" in data:
         return parse(data)
     try:

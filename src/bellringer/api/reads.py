@@ -102,8 +102,8 @@ class Desk:
         self._names = names
         self._clock = clock
         self._now = Together(self._read_now)
-        self._runs = Together(self._read_runs)
-        self._jobs = Together(self._read_jobs)
+        self._runs = Together(self._read_runs, at_once=1)
+        self._jobs = Together(self._read_jobs, at_once=1)
         self._defaults: dict[str, tuple[float, Mapping[str, Any]]] = {}
         self._changes: defaultdict[int, int] = defaultdict(int)  # by tenant, how often its kept runs were forgotten
         self._kept: dict[_Place, tuple[float, bytes]] = {}  # the oldest first
