@@ -203,7 +203,7 @@ async def test_a_long_path_with_spaces_and_quotes_is_no_trouble(tmp_path: Path, 
     assert await ask(server, "SELECT 1") == 1
 
 
-@pytest.mark.parametrize("left", ["", f"{os.getpid()}\n/elsewhere\n"])
+@pytest.mark.parametrize("left", ["", f"{os.getpid()}\n/elsewhere\n"], ids=["empty", "another process"])
 async def test_a_pid_file_left_by_a_power_cut_does_not_stop_a_start(
     tmp_path: Path, supervise: Supervise, left: str
 ) -> None:
