@@ -38,7 +38,8 @@ async def test_pools_are_listed_paused_and_resumed(ask: Ask, store: Store, names
     await _join(store, names)
     shown, _ = await ask("pools", "pause", "long", "--reason", "the disk is full")
     assert shown == "paused long; 0 of its runs go on\n"
-    [long, _] = [json.loads(line) for line in (await ask("pools", "list", "-o", "jsonl"))[0].splitlines()]
+    listed = [json.loads(line) for line in (await ask("pools", "list", "-o", "jsonl"))[0].splitlines()]
+    long = next(pool for pool in listed if pool["name"] == "long")
     assert (long["name"], long["slots"], long["paused"]["reason"]) == ("long", 4, "the disk is full")
     shown, _ = await ask("pools", "resume", "long")
     assert shown == "resumed long; 0 of its runs are ready\n"

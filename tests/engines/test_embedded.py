@@ -25,13 +25,13 @@ AS_ROOT = os.geteuid() == 0 or os.environ.get("CI") == "true"  # CI fails rather
 
 # Starts a server, says its pid, and says "interrupted" when Ctrl-C comes, but lives on.
 CHILD = """
-import signal, sys
+import os, signal, sys
 from pathlib import Path
 from bellringer.engines import embedded_programs
 from bellringer.engines.embedded import EmbeddedPostgres
 if sys.argv[2] == "untied":
     embedded_programs.DEATH_SIGNAL = 0
-signal.signal(signal.SIGINT, lambda *_: print("interrupted", flush=True))
+signal.signal(signal.SIGINT, lambda *_: os.write(1, b"interrupted\\n"))
 print(EmbeddedPostgres(Path(sys.argv[1])).start().pid, flush=True)
 while True:
     signal.pause()
@@ -296,7 +296,7 @@ async def test_where_namespaces_are_forbidden_root_serves_as_nobody(
     whole = embedded_programs._identities
     monkeypatch.setattr(embedded_programs, "_identities", lambda data: [i for i in whole(data) if i.way != "namespace"])
     folder = tmp_path_factory.mktemp("open")
-    for parent in (folder, *folder.parents[:2]):  # pytest's folders are closed to other users
+    for parent in (folder, *folder.parents[:3]):  # pytest's folders are closed to other users
         parent.chmod(0o755)
     server = supervise(folder).start()
     assert os.stat(f"/proc/{server.pid}").st_uid != 0

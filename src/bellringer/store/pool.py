@@ -16,6 +16,7 @@ from bellringer.errors import BellringerError, ConfigError, Unavailable
 RETRYABLE: Final = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # the driver's word for a connection that broke off in the middle
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
     asyncpg.CrashShutdownError,
