@@ -7,10 +7,10 @@ UV := $(BIN)/uv
 UV_FLAGS := --quiet --system-certs
 
 .DEFAULT_GOAL := help
-.PHONY: help env dev check format test lock clean
+.PHONY: help env dev services services-down check format browser test lock clean
 
 help: ## Print this help
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
 env: .venv/.ready ## Make the environment in .venv from the lock file
 
@@ -26,6 +26,12 @@ env: .venv/.ready ## Make the environment in .venv from the lock file
 dev: env ## Run Bellringer with its demo on http://127.0.0.1:8700 (PORT= overrides); Ctrl-C stops it
 	@$(BIN)/bellringer dev --demo --port $(PORT)
 
+services: env ## Start a real PostgreSQL, Redis, etcd and Kafka under .services, and come back when they answer
+	@$(BIN)/bellringer services up
+
+services-down: env ## Stop them; their programs and data are kept
+	@$(BIN)/bellringer services down
+
 check: env ## Check format, lint, types and the layers
 	@$(BIN)/ruff format --check --quiet src tests
 	@$(BIN)/ruff check --quiet src tests
@@ -36,12 +42,19 @@ format: env ## Format the code and mend what ruff can mend
 	@$(BIN)/ruff format src tests
 	@$(BIN)/ruff check --fix src tests
 
-test: check ## Run every check and every test, on two cores (JOBS= overrides)
+# The console's tests drive a real Chromium. Without one they are skipped, and say so; where CI=true they fail.
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+	  echo "  installing Chromium for the console's tests …" && apt-get -qq update >/dev/null && \
+	  DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends chromium >/dev/null; } || \
+	  echo "  there is no Chromium: the console's tests need one (Debian: apt-get install chromium)"
+
+test: check browser ## Run every check and every test, on two cores (JOBS= overrides)
 	@$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile
 
 lock: env ## Make the lock files anew from pyproject.toml
 	@echo "uv==0.13.7" | $(UV) pip compile $(UV_FLAGS) --no-header --generate-hashes --universal --python-version 3.11 - --output-file requirements-uv.lock
 	@$(UV) pip compile $(UV_FLAGS) --no-header --generate-hashes --universal --python-version 3.11 --all-extras --group dev pyproject.toml --output-file requirements.lock
 
-clean: ## Remove the environment and caches (not your data in .bellringer)
+clean: ## Remove the environment and caches (not your data in .bellringer and .services)
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist

@@ -4,7 +4,8 @@
     folder/postgres.lock  held while it runs      /tmp/bellringer-…/     its socket, for short paths
 
 The server is a child in a session of its own, so Ctrl-C does not reach it before our processes have
-drained; the kernel sends it a fast shutdown if we die without stopping it.
+drained; the kernel sends it a fast shutdown if we die without stopping it. One that is not `tied`
+outlives us, and whoever starts the folder next keeps it.
 """
 
 from __future__ import annotations
@@ -61,11 +62,12 @@ class Server:
 class EmbeddedPostgres:
     """Starts and stops the one PostgreSQL of a folder."""
 
-    def __init__(self, folder: Path, *, settings: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(self, folder: Path, *, settings: Mapping[str, str] = MappingProxyType({}), tied: bool = True) -> None:
         self._folder = folder.resolve()
         self._data = self._folder / "postgres"
         self._log = self._folder / "postgres.log"
         self._settings = dict(settings)
+        self._tied = tied
         self._lock: int | None = None
         self._process: subprocess.Popen[bytes] | None = None  # none while the server is an adopted one
         self._running: postmaster.Running | None = None
@@ -196,7 +198,7 @@ class EmbeddedPostgres:
         with self._open_log() as log:
             begin = log.tell()
             self._process = subprocess.Popen(  # noqa: S603
-                command(programs, "postgres", "-D", str(self._data)),
+                command(programs, "postgres", "-D", str(self._data), tied=self._tied),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

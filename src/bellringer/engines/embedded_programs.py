@@ -74,9 +74,9 @@ def choose(folder: Path, data: Path) -> Programs:
     )
 
 
-def command(programs: Programs, name: str, *arguments: str) -> list[str]:
-    """The command line that runs a program under its identity and ties it to this process."""
-    return _launch(programs.folder / name, programs.identity, *arguments)
+def command(programs: Programs, name: str, *arguments: str, tied: bool = True) -> list[str]:
+    """The command line that runs a program under its identity and, if so wished, ties it to this process."""
+    return _launch(programs.folder / name, programs.identity, *arguments, tied=tied)
 
 
 def environment() -> dict[str, str]:
@@ -168,8 +168,9 @@ def _probe(binaries: Path, identity: Identity) -> tuple[int, str]:
     return done.returncode, (done.stdout or done.stderr).strip()
 
 
-def _launch(program: Path, identity: Identity, *arguments: str) -> list[str]:
-    tie = (str(os.getpid()), str(int(DEATH_SIGNAL)), identity.way, str(identity.uid), str(identity.gid))
+def _launch(program: Path, identity: Identity, *arguments: str, tied: bool = True) -> list[str]:
+    death = int(DEATH_SIGNAL) if tied else 0
+    tie = (str(os.getpid()), str(death), identity.way, str(identity.uid), str(identity.gid))
     return [sys.executable, "-I", "-S", embedded_launch.__file__, *tie, str(program), *arguments]
 
 

@@ -1,0 +1,43 @@
+"""Real servers, one of each kind for all tests of a worker process; nothing of them is left afterwards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TypeVar
+
+import pytest
+
+from bellringer.errors import BellringerError
+from bellringer.services import Etcd, Kafka, Redis, Server
+
+S = TypeVar("S", bound=Server)
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Redis]:
+    yield from running(Redis(tmp_path_factory.mktemp("redis")))
+
+
+@pytest.fixture(scope="session")
+def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    yield from running(Etcd(tmp_path_factory.mktemp("etcd")))
+
+
+@pytest.fixture(scope="session")
+def kafka_server(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Kafka]:
+    downloads = pytestconfig.rootpath / ".services" / "kafka"  # got once for a clone
+    yield from running(Kafka(tmp_path_factory.mktemp("kafka"), downloads=downloads))
+
+
+def running(server: S) -> Iterator[S]:
+    """The server while it is needed; CI fails rather than skips."""
+    try:
+        server.start()
+    except BellringerError as error:
+        give_up = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        give_up(f"THERE IS NO REAL {server.name.upper()} FOR THIS TEST: {error}")
+    try:
+        yield server
+    finally:
+        server.kill()
