@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from importlib import metadata
@@ -14,8 +14,9 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from bellringer import telemetry
+from bellringer.chosen import cache_of, index_of, keeper_of, post_of
 from bellringer.clock import Clock, SystemClock
-from bellringer.config import Config, load
+from bellringer.config import Config, Described, load
 from bellringer.egress.settings import Egress
 from bellringer.errors import Unavailable
 from bellringer.jobs import HTTP
@@ -23,7 +24,6 @@ from bellringer.lifecycle.prune import Retention
 from bellringer.lifecycle.tick import Pace
 from bellringer.running import Main, meanwhile, once, run, together
 from bellringer.scheduler.service import Scheduler, SchedulerSettings
-from bellringer.store.leases import PostgresLeases
 from bellringer.store.migrate import require_current
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
@@ -31,6 +31,7 @@ from bellringer.store.scope import open_tenants
 from bellringer.store.wakeups import RUNS, Wakeups, hear
 from bellringer.telemetry import log
 from bellringer.worker.service import Observer, Worker, WorkerSettings
+from bellringer.worker.sources import Messages
 from bellringer.worker.target import Target
 
 PATIENCE: Final = 10.0  # seconds beyond its grace that a process may take to stop
@@ -67,11 +68,17 @@ def run_server(
     with_scheduler: bool = True,
     insecure: bool = False,
     with_parent: bool = False,
+    settings: Sequence[Described] = (),
 ) -> None:
-    """The API, and a scheduler in the same process unless it runs elsewhere. `insecure`: nobody has to log in."""
+    """The API, and a scheduler in the same process unless it runs elsewhere. `insecure`: nobody has to log in.
+
+    `settings` are what administrators are told of the config.
+    """
 
     from bellringer.api.app import create_app  # noqa: PLC0415 - workers and schedulers do without
     from bellringer.api.door import Door  # noqa: PLC0415
+    from bellringer.console import Console  # noqa: PLC0415
+    from bellringer.wire.overview import Setting  # noqa: PLC0415
 
     async def main(stop: asyncio.Event) -> None:
         async with _opened(config, "bellringer server") as store:
@@ -82,24 +89,31 @@ def run_server(
                 wakeups = Wakeups(store, clock)
                 egress = Egress.read(config.egress_allow, config.secret_keys)
                 names = Names(store)
+                cache, post = await cache_of(config, store, clock), await post_of(config, store)
                 api = create_app(
                     store,
                     names,
                     tenants,
                     version=version(),
                     clock=clock,
-                    door=Door(store, names, _door(config, clock, insecure=insecure), clock),
+                    door=Door(store, names, _door(config, clock, insecure=insecure), clock, cache),
                     wakeups=wakeups,
                     replica=replica,
                     egress=egress,
+                    cache=cache,
+                    console=Console(),
+                    unread=post.unread() if post else None,
+                    settings=[Setting(**setting._asdict()) for setting in settings],
                 )
                 parts = [_serve(api, listening, stop, config)]
                 if config.http_slots:
                     parts.append(_http_worker(config, store, egress).run(stop))
                 if with_scheduler:
-                    parts.append(_scheduler(config, store).run(stop))
+                    parts.append((await _scheduler(config, store)).run(stop))
                 parts.append(meanwhile(stop, hear(store, clock, {RUNS: api.state.desk.heard})))
+                parts.append(meanwhile(stop, cache.listen(api.state.streams.feed.heard)))
                 await together(stop, parts, patience=CONNECTIONS_END + PATIENCE)
+                await cache.close()
             finally:
                 await tenants.close()
                 if replica is not None:
@@ -113,7 +127,8 @@ def run_scheduler(config: Config, *, with_parent: bool = False) -> None:
 
     async def main(stop: asyncio.Event) -> None:
         async with _opened(config, "bellringer scheduler") as store:
-            await together(stop, [_scheduler(config, store).run(stop)], patience=PATIENCE)
+            scheduler = await _scheduler(config, store)
+            await together(stop, [scheduler.run(stop)], patience=PATIENCE)
 
     _run(config, main, with_parent=with_parent)
 
@@ -141,13 +156,15 @@ def run_worker(
             names = Names(store)
             settings = WorkerSettings(
                 pools=served,
+                name=config.name or "",
                 version=version(),
                 grace=config.grace,
                 target=target,
                 observer=observer,
                 tenants=await names.tenant_names([await names.tenant_id(app.tenant)]),
             )
-            worker = Worker(store, app.registry, SystemClock(), settings)
+            post = await post_of(config, store)
+            worker = Worker(store, app.registry, SystemClock(), settings, Messages(store, post) if post else None)
             parts = [worker.run(stop)]
             if joined:
                 parts.append(once(worker.started, stop, lambda: joined(store)))
@@ -181,14 +198,18 @@ async def _opened(config: Config, name: str) -> AsyncIterator[Store]:
         await store.close()
 
 
-def _scheduler(config: Config, store: Store) -> Scheduler:
+async def _scheduler(config: Config, store: Store) -> Scheduler:
     settings = SchedulerSettings(
+        name=config.name or "",
         version=version(),
         pace=Pace(lead=config.lead, grace=config.misfire_grace),
         retention=Retention(runs=config.retention, dead_letters=config.dead_retention, audit=config.audit_retention),
         lease=config.lease,
+        region=config.region,
     )
-    return Scheduler(store, PostgresLeases(store, config.lease), SystemClock(), settings)
+    clock = SystemClock()
+    post, index = await post_of(config, store), await index_of(config, store, clock)
+    return Scheduler(store, await keeper_of(config, store), clock, settings, post, index)
 
 
 def _http_worker(config: Config, store: Store, egress: Egress) -> Worker:
@@ -200,7 +221,7 @@ def _http_worker(config: Config, store: Store, egress: Egress) -> Worker:
     clock = SystemClock()
     settings = WorkerSettings(
         pools={HTTP: config.http_slots},
-        name=f"{socket.gethostname()}-{os.getpid()}-http",
+        name=f"{config.name or f'{socket.gethostname()}-{os.getpid()}'}-http",
         version=version(),
         grace=min(config.grace, timedelta(seconds=CONNECTIONS_END)),
         processes=0,

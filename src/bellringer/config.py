@@ -5,13 +5,14 @@ Later wins: the defaults below, `bellringer.toml` in this folder, the environmen
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from difflib import get_close_matches
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -26,8 +27,24 @@ LEAST_LEASE: Final = timedelta(seconds=1)  # shorter ones would be lost to a slo
 
 SHORTEST_ROOT_KEY: Final = 32  # characters: a short one could be guessed
 
+_ENGINES: Final[Mapping[str, tuple[str, ...]]] = {
+    "dispatch": ("postgresql", "kafka://"),
+    "coordination": ("postgresql", "leader", "etcd://"),
+    "cache": ("redis://", "rediss://"),
+}
+
 # Read elsewhere, before there is a Config or where there is none.
 ELSEWHERE: Final = frozenset({"DEBUG", "FAULT", "PG_BIN", "TEST_DSN"})
+
+
+class Described(NamedTuple):
+    """A setting as it may be shown: its source is default, file, environment, flag or dev, `where` its name there."""
+
+    name: str
+    value: Any
+    secret: bool
+    source: str
+    where: str
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,6 +56,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     url: str | None = None
     pool_size: int = 8
     read_dsn: str | None = None  # a replica, which lists and history are read from
+    dispatch: str = "postgresql"  # how work gets to the workers; or kafka://host:9092,host:9092/prefix?partitions=12
+    coordination: str = "postgresql"  # who grants the shards; or leader, or etcd://host:2379,host:2379/prefix
+    cache: str | None = None  # redis://host:6379/0: what API processes share; None: each has its own
+    time_index: Literal["process", "redis"] = "process"  # where a scheduler keeps what strikes soon
+    name: str | None = None  # what this process is called in lists; None: by its host and number
+    region: str | None = None  # where this node stands; it prefers the shards of its region
     lead: timedelta = timedelta(seconds=1)
     lease: timedelta = timedelta(seconds=5)
     misfire_grace: timedelta = timedelta(seconds=60)
@@ -76,6 +99,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 _FIELDS: Final = tuple(field.name for field in msgspec.structs.fields(Config))
 _SECRETS: Final = frozenset({"secret_keys", "root_key", "jwt_secret", "key"})
 _LISTS: Final = frozenset({"secret_keys", "egress_allow", "trusted_proxies"})  # in text, divided by commas
+# In an address: user:password@host, ?password=…, and the same in words.
+_PASSWORD: Final = re.compile(r"(://[^/?#@:]*:)\S*(?=@)|((?i:password|secret|token|pem|key)=)(?:'[^']*'|[^&\s]+)")
 _DURATIONS: Final = frozenset(field.name for field in msgspec.structs.fields(Config) if field.type is timedelta)
 
 
@@ -83,13 +108,53 @@ def load(flags: Mapping[str, Any] | None = None, *, environ: Mapping[str, str], 
     """Put the layers on top of each other; flags that are None were not given."""
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
-    layers = (_file(folder or Path.cwd()), _environment(environ), _flags(flags or {}))
-    for name, value, source in (entry for layer in layers for entry in layer):
+    for name, value, source in _layers(flags, environ, folder):
         values[name] = _duration(value, source) if name in _DURATIONS else value
         if name in _LISTS and isinstance(value, str):
             values[name] = tuple(part.strip() for part in value.split(",") if part.strip())
         sources[name] = source
     return _checked(_convert(values, sources), sources)
+
+
+def _layers(
+    flags: Mapping[str, Any] | None, environ: Mapping[str, str], folder: Path | None
+) -> Iterator[tuple[str, Any, str]]:
+    yield from _file(folder or Path.cwd())
+    yield from _environment(environ)
+    yield from _flags(flags or {})
+
+
+def described(
+    config: Config,
+    flags: Mapping[str, Any] | None = None,
+    *,
+    environ: Mapping[str, str],
+    folder: Path | None = None,
+) -> list[Described]:
+    """Each setting with where it comes from, by the layers that the config was loaded from. Nobody is told a secret."""
+    sources = {name: source for name, _, source in _layers(flags, environ, folder)}
+    usual = Config()
+    found = []
+    for name in _FIELDS:
+        given, where = getattr(config, name), sources.get(name, "")
+        kind = "flag" if where.startswith("--") else "environment" if where.startswith(PREFIX) else "file"
+        if not where:  # a database that nobody named is that of a `bellringer dev` here
+            kind = "default" if given == getattr(usual, name) else "dev"
+        is_secret = name in _SECRETS
+        value = ("set" if given else "not set") if is_secret else _shown(given)
+        found.append(Described(name, value, is_secret, kind, FILE if kind == "file" else where))
+    return found
+
+
+def _shown(value: Any) -> Any:
+    """As it could be written; the password of an address stays out of it."""
+    if isinstance(value, timedelta):
+        return format_duration(value)
+    if isinstance(value, tuple):
+        return [_shown(part) for part in value]
+    if isinstance(value, str):
+        return _PASSWORD.sub(lambda found: f"{found[1] or found[2]}***", value)
+    return value
 
 
 def _file(folder: Path) -> Iterator[tuple[str, Any, str]]:
@@ -164,6 +229,10 @@ def _checked(config: Config, sources: Mapping[str, str]) -> Config:
         raise refuse("http_slots", f"cannot be {config.http_slots}", "give 0 to 1000; 0 leaves HTTP targets to others")
     if not 1 <= config.connections_per_address <= 4096:
         raise refuse("connections_per_address", f"cannot be {config.connections_per_address}", "give 1 to 4096")
+    for name, known in _ENGINES.items():
+        given = getattr(config, name)
+        if given is not None and given not in known and not any(given.startswith(k) for k in known if "://" in k):
+            raise refuse(name, f"cannot be {given.partition('://')[0]!r}", f"give {' or '.join(known)}…")
     if config.lead > MOST_LEAD:
         raise refuse("lead", f"is {format_duration(config.lead)}", f"at most {format_duration(MOST_LEAD)}")
     if config.lease < LEAST_LEASE:

@@ -16,6 +16,9 @@ from bellringer.runs import Spec
 from bellringer.schedule import At, Delay, Schedule
 
 DEFAULT_POOL: Final = "short"
+LONG_POOL: Final = "long"
+LONG: Final = timedelta(minutes=1)  # a slot that is taken for so long could have served hundreds of short runs
+NO_LONGER_LONG: Final = timedelta(seconds=30)  # what comes close to a minute does not go to and fro
 HTTP: Final = "http"  # the built-in task that calls a URL, and the pool that its runs are in
 DEFAULT_PRIORITY: Final = 5
 PRIORITIES: Final = range(10)
@@ -27,6 +30,7 @@ FARTHEST: Final = timedelta(days=3653)  # ten years
 OWN_KEY: Final = "job "  # begins the key of a limit that is one job's own
 LONGEST_JITTER: Final = timedelta(hours=12)
 LONGEST_LATE: Final = timedelta(days=31)
+LONGEST_EXPECTED: Final = timedelta(days=30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,9 @@ class Definition:
     enabled: bool = True
     owner: str = "api"
     tags: tuple[str, ...] = ()
+    region: str | None = None  # whose nodes are to fire it; None: any
+    expected_duration: timedelta | None = None
+    routed: bool = False  # nobody named its pool: it goes by how long its runs take
 
     def checked(self, now: datetime, known: Collection[Schedule] = ()) -> Definition:
         """The same definition with its name in normal form, or the error that says what to change.
@@ -89,6 +96,7 @@ class Definition:
             raise InvalidInput(message, pointer="/concurrency_key", code="name_reserved")
         _check_length(self.jitter, LONGEST_JITTER, "jitter")
         _check_length(self.late_after, LONGEST_LATE, "late_after")
+        _check_length(self.expected_duration, LONGEST_EXPECTED, "expected_duration")
         if self.starts_at and self.ends_at and self.ends_at < self.starts_at:
             raise InvalidInput("ends_at is before starts_at", pointer="/ends_at", code="limit")
         if len(self.tags) > MOST_TAGS:
@@ -96,6 +104,8 @@ class Definition:
         for tag in self.tags:
             check_name(tag, what="tag", pointer="/tags")
         check_name(self.pool, what="pool", pointer="/pool")
+        if self.region is not None:
+            check_name(self.region, what="region", pointer="/region")
 
     def mould(self) -> Callable[[str, Sequence[Any], Mapping[str, Any]], Definition]:
         """Makes the same for other names and arguments. In a bulk, `replace` would be a good part of the work."""
@@ -210,6 +220,13 @@ def check_others(task: str | None, args: Sequence[Any] | None, kwargs: Mapping[s
     if task == HTTP and (args or set(kwargs or {}) - {"body"}):
         hint = "change the job to call something else"
         raise InvalidInput("only the body of a call can be another", hint=hint, code="conflicting_fields")
+
+
+def pool_for(task: str, expected: timedelta | None = None) -> str:
+    """The pool of what names none: that of the built-in task, or the one for runs of this length."""
+    if task == HTTP:
+        return HTTP
+    return LONG_POOL if expected is not None and expected > LONG else DEFAULT_POOL
 
 
 def shard_of(job_id: UUID, shards: int) -> int:

@@ -25,8 +25,9 @@ class Wake:
     async def wait(self, seconds: float) -> None:
         """Sleep, but not when woken, nor through a wake-up that came before."""
         if seconds > 0:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._event.wait(), seconds)
+            with suppress(TimeoutError):  # not wait_for, which forgets a cancel that meets a wake-up
+                async with asyncio.timeout(seconds):
+                    await self._event.wait()
         self._event.clear()
 
 

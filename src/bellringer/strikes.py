@@ -1,4 +1,4 @@
-"""Instants at which runs become claimable, as far as this worker was told; it wakes for them by itself."""
+"""Instants at which runs become claimable, as far as this process was told; it wakes for them by itself."""
 
 from __future__ import annotations
 

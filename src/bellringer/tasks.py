@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, cast, get_args
 
 from bellringer.durations import parse_duration
 from bellringer.errors import Conflict, InvalidInput
-from bellringer.jobs import DEFAULT_PRIORITY, PRIORITIES, check_name
+from bellringer.jobs import DEFAULT_PRIORITY, PRIORITIES, check_name, pool_for
 from bellringer.policies import Delivery, Retry
 from bellringer.signatures import Signature, read_signature
 
@@ -72,6 +72,7 @@ class Task:
     function: Callable[..., Any]
     signature: Signature
     pool: str | None = None
+    expected_duration: timedelta | None = None
     priority: int = DEFAULT_PRIORITY
     timeout: timedelta | None = None
     heartbeat: timedelta | None = None
@@ -84,6 +85,11 @@ class Task:
     doc: str = ""
 
     @property
+    def goes_to(self) -> str:
+        """Its pool: the one that was named, or the one for runs of its length."""
+        return self.pool or pool_for(self.name, self.expected_duration)
+
+    @property
     def schema(self) -> dict[str, Any]:
         """A JSON Schema of the arguments, as one object."""
         return self.signature.schema
@@ -93,6 +99,7 @@ class Task:
         """How its runs are treated where nobody says otherwise, as the API writes it; only what was chosen here."""
         chosen = {
             "pool": self.pool,
+            "expected_duration": self.expected_duration.total_seconds() if self.expected_duration else None,
             "priority": self.priority if self.priority != DEFAULT_PRIORITY else None,
             "timeout": self.timeout.total_seconds() if self.timeout else None,
             "heartbeat": self.heartbeat.total_seconds() if self.heartbeat else None,
@@ -145,6 +152,7 @@ def task_from(
     *,
     name: str | None = None,
     pool: str | None = None,
+    expected_duration: Duration | None = None,
     priority: int = DEFAULT_PRIORITY,
     timeout: Duration | None = None,
     heartbeat: Duration | None = None,
@@ -162,6 +170,7 @@ def task_from(
         function=function,
         signature=signature,
         pool=None if pool is None else check_name(pool, what="pool", pointer="/pool"),
+        expected_duration=_read_duration(expected_duration, "expected_duration"),
         priority=_read_priority(priority),
         timeout=_read_duration(timeout, "timeout"),
         heartbeat=_read_heartbeat(heartbeat, signature),

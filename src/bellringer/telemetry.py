@@ -33,6 +33,9 @@ CLAIM_SECONDS = Histogram("bellringer_claim_seconds", "One claim", buckets=_QUIC
 SETTLE_SECONDS = Histogram("bellringer_settle_seconds", "One batch settled", buckets=_QUICK)
 RUN_SECONDS = Histogram("bellringer_run_seconds", "Execution of an attempt", ["task"], buckets=_DURATION)
 CLAIMS = Counter("bellringer_claims_total", "Attempts claimed", ["pool"])
+SENT = Counter("bellringer_dispatch_sent_total", "Runs that the broker took", ["pool"])
+RESENT = Counter("bellringer_dispatch_resent_total", "Runs that nobody had taken, sent again", ["pool"])
+REBALANCES = Counter("bellringer_kafka_rebalances_total", "Partitions that changed hands, in rounds", ["pool"])
 ATTEMPTS = Counter("bellringer_attempts_total", "Attempts settled", ["task", "outcome"])
 RETRIES = Counter("bellringer_retries_total", "Attempts that are followed by another", ["task"])
 DEAD = Counter("bellringer_dead_total", "Runs that gave up", ["task"])
@@ -44,20 +47,48 @@ REAPED = Counter("bellringer_reaped_total", "Attempts settled as lost")
 LATE = Counter("bellringer_late_total", "Runs that were late to start; unborn: before they were even born", ["kind"])
 SLOW = Counter("bellringer_slow_total", "Runs that took far longer than is usual for their job")
 OUTGROWN = Counter("bellringer_outgrown_total", "Jobs that usually take longer than their interval, once a day each")
+ROUTED = Counter("bellringer_routed_total", "Jobs that their runs have brought to another pool", ["pool"])
 TZ_MOVES = Counter("bellringer_tz_moves_total", "Hands that new rules of the time zones have moved")
 ANNOUNCED = Counter("bellringer_announced_total", "Events sent to webhook endpoints")
+CACHE_READS = Counter(
+    "bellringer_cache_reads_total", "Reads of a run or a job, by where they were answered from", ["kind", "source"]
+)
+LOOKS = Counter("bellringer_looks_total", "Looks for what strikes soon, by who answered them", ["source"])
+CACHE_FAILURES = Counter("bellringer_cache_failures_total", "Times that Redis failed and was left alone for a moment")
 EGRESS = Counter("bellringer_egress_total", "Calls of HTTP targets, by what came back", ["answer"])
 ERRORS = Counter("bellringer_step_errors_total", "Passes that failed", ["step"])
 
 _LIVE = {"multiprocess_mode": "livemostrecent"}
 QUEUE_DEPTH = Gauge("bellringer_queue_depth", "Runs in the queue", ["pool", "state"], **_LIVE)  # type: ignore[arg-type]
-QUEUE_AGE = Gauge("bellringer_queue_oldest_seconds", "Age of the oldest ready run", ["pool"], **_LIVE)  # type: ignore[arg-type]
 OVERDUE = Gauge("bellringer_overdue", "Hands and timers that are late by 10 s", **_LIVE)  # type: ignore[arg-type]
 DEAD_LETTERS = Gauge("bellringer_dead_letters", "Runs on the dead letters", ["task"], **_LIVE)  # type: ignore[arg-type]
 SHARDS_HELD = Gauge("bellringer_shards_held", "Shards that this node holds", multiprocess_mode="livesum")
 SHARDS_FREE = Gauge("bellringer_shards_free", "Shards that nobody holds", **_LIVE)  # type: ignore[arg-type]
 HEARTBEAT_AGE = Gauge("bellringer_heartbeat_age_seconds", "Oldest heartbeat of a live kind", ["kind"], **_LIVE)  # type: ignore[arg-type]
 SATURATION = Gauge("bellringer_pool_saturation", "Busy slots of all slots", ["pool"], **_LIVE)  # type: ignore[arg-type]
+POOL_CONCURRENCY = Gauge(
+    "bellringer_pool_concurrency_used",
+    "Runs under way of those that the pool's own bound allows; of pools with a bound",
+    ["pool"],
+    **_LIVE,  # type: ignore[arg-type]
+)
+POOL_OLDEST = Gauge(
+    "bellringer_pool_oldest_waiting_seconds",
+    "For how long the first run has waited that only waits for a worker",
+    ["pool"],
+    **_LIVE,  # type: ignore[arg-type]
+)
+POOL_RUNS = Gauge(
+    "bellringer_pool_runs",
+    "Runs that only wait for a slot (ready), that a broker has (sent; both up to 10,000), and that run (busy)",
+    ["pool", "state"],
+    **_LIVE,  # type: ignore[arg-type]
+)
+POOL_SLOTS = Gauge("bellringer_pool_slots", "Slots of its workers", ["pool"], **_LIVE)  # type: ignore[arg-type]
+POOL_WORKERS = Gauge("bellringer_pool_workers", "Workers that serve it", ["pool"], **_LIVE)  # type: ignore[arg-type]
+DISPATCH_LAG = Gauge(
+    "bellringer_dispatch_lag", "Messages that this worker is still to read", ["pool"], multiprocess_mode="livesum"
+)
 CLOCK_SKEW = Gauge(
     "bellringer_clock_skew_seconds", "This host ahead of the database", multiprocess_mode="livemostrecent"
 )

@@ -12,8 +12,9 @@ from prometheus_client import REGISTRY
 from tests.api.conftest import Work
 
 from bellringer.api import documents
-from bellringer.api.reads import KEPT, Desk, Together
+from bellringer.api.reads import Desk, Together
 from bellringer.api.routing import Switch
+from bellringer.cache import KEPT
 from bellringer.clock import SystemClock
 from bellringer.runs import Ending, Outcome, decode_id
 from bellringer.store import runs
@@ -36,7 +37,7 @@ class Later(SystemClock):
 
 
 def read_count(source: str) -> float:
-    return REGISTRY.get_sample_value("bellringer_api_run_reads_total", {"source": source}) or 0.0
+    return REGISTRY.get_sample_value("bellringer_cache_reads_total", {"kind": "run", "source": source}) or 0.0
 
 
 async def execute(api: httpx2.AsyncClient, **more: object) -> str:
@@ -137,6 +138,31 @@ async def test_a_group_whose_calls_take_long_does_not_hold_up_others() -> None:
     assert await asyncio.gather(*slow) == list(range(1000))
 
 
+async def test_who_comes_while_a_call_is_under_way_waits_for_more_and_who_asks_alone_does_not() -> None:
+    calls: list[list[int]] = []
+    called, gate = asyncio.Event(), asyncio.Event()
+
+    async def read(_group: None, keys: Sequence[int]) -> dict[int, int]:
+        calls.append(list(keys))
+        called.set()
+        await gate.wait()
+        return {key: key for key in keys}
+
+    together = Together(read, at_once=1, gather=0.5)
+    first = asyncio.create_task(together.get(None, 1))
+    await called.wait()
+    second = asyncio.create_task(together.get(None, 2))
+    await asyncio.sleep(0)
+    gate.set()
+    assert await first == 1
+    third = asyncio.create_task(together.get(None, 3))
+    assert [await second, await third] == [2, 3]
+    assert calls == [[1], [2, 3]]
+    alone = Together(read, at_once=1, gather=3600)
+    async with asyncio.timeout(60):
+        assert [await alone.get(None, n) for n in range(5)] == list(range(5))
+
+
 async def test_what_has_ended_is_kept_for_a_moment_and_for_its_tenant_alone(
     api: httpx2.AsyncClient, store: Store, tenants: Store, names: Names, work: Work
 ) -> None:
@@ -144,12 +170,12 @@ async def test_what_has_ended_is_kept_for_a_moment_and_for_its_tenant_alone(
     await work(BAD)
     key, clock = decode_id(run_id), Later()
     desk = Desk(store, tenants, names, clock)
-    before = read_count("kept"), read_count("database")
+    before = read_count("process"), read_count("database")
     first = await desk.run(1, key)
     assert first is not None
     assert b'"dead"' in first
     assert await desk.run(1, key) == first
-    assert (read_count("kept"), read_count("database")) == (before[0] + 1, before[1] + 1)
+    assert (read_count("process"), read_count("database")) == (before[0] + 1, before[1] + 1)
     assert await desk.run(2, key) is None
     clock.ahead = KEPT + 0.1
     await desk.run(1, key)

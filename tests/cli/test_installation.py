@@ -59,3 +59,34 @@ async def test_shards_and_leases_are_listed(ask: Ask) -> None:
         shown, _ = await ask("cluster", part, "-o", "jsonl")
         assert [json.loads(line)["shard"] for line in shown.splitlines()] == list(range(64))
         assert "SHARD" in (await ask("cluster", part))[0]
+
+
+async def test_a_pools_bounds_are_set_shown_and_taken_away(ask: Ask) -> None:
+    shown, _ = await ask("pools", "set", "short", "--concurrency", "100", "--rate", "50/s", "--timeout", "60s")
+    assert all(word in shown for word in ("100", "50/s", "1m"))
+    assert "100 at once, 50/s, timeout 1m" in (await ask("pools", "list"))[0]
+    await ask("pools", "pause", "short", "--reason", "why")
+    await ask("pools", "set", "short", "--rate", "30/m", "--description", "quick ones")
+    pool = json.loads((await ask("pools", "show", "short", "-o", "json"))[0])
+    assert (pool["concurrency"], pool["rate"], pool["timeout"], pool["description"]) == (100, 0.5, "1m", "quick ones")
+    assert pool["paused"]["reason"] == "why", "it rests on"
+    await ask("pools", "resume", "short")
+    shown, _ = await ask("pools", "set", "short", "--concurrency", "none", "--timeout", "none")
+    assert "30/m" in shown
+    assert "1m" not in shown
+
+
+async def test_a_pool_is_made_by_setting_it_and_mistakes_are_told(ask: Ask) -> None:
+    assert "gpu" in (await ask("pools", "set", "gpu", "--description", "with a card"))[0]
+    assert "nothing is to be changed" in (await ask("pools", "set", "gpu", code=2))[1]
+    assert "whole number" in (await ask("pools", "set", "gpu", "--concurrency", "many", code=2))[1]
+    await ask("pools", "set", "gpu", "--rate", "fast", code=2)
+
+
+async def test_a_job_that_is_expected_to_take_long_says_where_it_goes(ask: Ask) -> None:
+    shown, _ = await ask("jobs", "create", "nightly", "shop.report", "--expected-duration", "5m")
+    assert "long, by how long it takes" in shown
+    assert "5m" in shown
+    shown, _ = await ask("jobs", "update", "nightly", "--expected-duration", "none")
+    assert "short, by how long it takes" in shown
+    assert "nobody named its pool" not in (await ask("why", "nightly"))[0]

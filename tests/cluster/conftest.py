@@ -8,9 +8,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+
+from bellringer.bench.herd import register
+from bellringer.store.pool import Store
 
 NODE = Path(__file__).with_name("node.py")
 
@@ -32,6 +36,23 @@ class Processes:
         self._started.append(process)
         return process
 
+    def scheduler(self, name: str, **settings: str) -> subprocess.Popen[bytes]:
+        """A scheduler as people start it, with these settings."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "bellringer", "scheduler"],
+            env={
+                **{key: value for key, value in os.environ.items() if not key.startswith("BELLRINGER_")},
+                **{f"BELLRINGER_{key.upper()}": value for key, value in settings.items()},
+                "BELLRINGER_DSN": self._dsn,
+                "BELLRINGER_NAME": name,
+                "BELLRINGER_POOL_SIZE": "4",
+            },
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self._started.append(process)
+        return process
+
     def end(self) -> None:
         for process in self._started:
             if process.poll() is None:
@@ -45,6 +66,39 @@ def processes(dsn: str) -> Iterator[Processes]:
     running = Processes(dsn)
     yield running
     running.end()
+
+
+async def held_by(store: Store, *names: str) -> set[int]:
+    """The shards that these nodes hold, by leases that are good."""
+    rows = await store.pool.fetch(
+        "select l.shard from leases l join nodes n on n.node_id = l.holder"
+        " where n.name = any ($1) and l.expires_at > clock_timestamp()",
+        list(names),
+    )
+    return {row["shard"] for row in rows}
+
+
+async def every_second(store: Store, jobs: int) -> datetime:
+    """Jobs in all shards that are due every second from soon on; answers since when."""
+    await register(store, jobs, 1, await store.now() + timedelta(days=1))
+    await store.pool.execute("update schedules set kind = 'every', expression = '1s', anchor = ''")
+    await store.pool.execute("update cohorts set next_at = date_trunc('second', now()) + interval '3 s'")
+    began: datetime = await store.pool.fetchval("select min(next_at) from cohorts")
+    return began
+
+
+async def fired_once_each(store: Store, jobs: int, began: datetime, until: datetime) -> None:
+    """Every job has one run of every second up to there, and nothing was passed over."""
+    counts = await store.pool.fetch(
+        "select scheduled_for, count(*) as runs, count(distinct job_id) as jobs from runs"
+        " where scheduled_for between $1 and $2 group by 1 order by 1",
+        began,
+        until,
+    )
+    seconds = int((until - began).total_seconds()) + 1
+    assert [row["scheduled_for"] for row in counts] == [began + timedelta(seconds=n) for n in range(seconds)]
+    assert {(row["runs"], row["jobs"]) for row in counts} == {(jobs, jobs)}
+    assert await store.pool.fetchval("select count(*) from gaps") == 0
 
 
 async def until(holds: Callable[[], Awaitable[bool]], seconds: float, what: str) -> float:

@@ -81,6 +81,28 @@ async def test_what_a_tenant_has_is_counted_through_all_changes(bench: Bench) ->
     assert await bench.used() == (1, 2)
 
 
+async def test_many_of_several_kinds_are_counted_in_their_shards(bench: Bench) -> None:
+    kinds: list[tuple[Schedule, bool, int]] = [
+        (every("1m"), True, 40),  # 40 fires a minute
+        (every("2m"), True, 30),  # 15
+        (every("1m"), False, 10),
+        (delay("30s"), True, 20),  # 40
+        (delay("1m"), True, 5),  # 5
+    ]
+    wanted = [
+        Definition(name=f"{place} {n}", task="demo", schedules=(schedule,), enabled=enabled)
+        for place, (schedule, enabled, count) in enumerate(kinds)
+        for n in range(count)
+    ]
+    await register.register(bench.store, bench.names, wanted, tenant_id=1, who="test")
+    assert await bench.used() == (105, 100)
+    differ = await bench.store.pool.fetch(
+        "select shard from job_counts c full join (select shard, count(*) as jobs from jobs group by 1) j using (shard)"
+        " where c.jobs is distinct from j.jobs"
+    )
+    assert differ == []
+
+
 async def test_one_job_too_many_is_refused_and_leaves_nothing(bench: Bench) -> None:
     await bench.allow('{"jobs": 3}')
     await bench.create("a", "b")

@@ -133,7 +133,7 @@ async def test_gauges_tell_what_the_database_holds(store: Store, names: Names, t
         return float(found[1])
 
     assert value('bellringer_queue_depth{pool="long",state="ready"}') == 1
-    assert value('bellringer_queue_oldest_seconds{pool="long"}') >= 20
+    assert value('bellringer_pool_oldest_waiting_seconds{pool="long"}') >= 20
     assert value("bellringer_overdue") >= 1
     assert value("bellringer_shards_free") == 64
     assert value('bellringer_heartbeat_age_seconds{kind="worker"}') >= 3600

@@ -203,3 +203,28 @@ def test_two_tasks_of_one_name_are_refused(app: App) -> None:
 
     with pytest.raises(Conflict, match="two tasks named 'clean'"):
         app.task(name="clean")(lambda: 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "pool", "routed"),
+    [
+        ({}, "short", True),
+        ({"expected_duration": "5m"}, "long", True),
+        ({"expected_duration": "5m", "pool": "io"}, "io", False),
+    ],
+)
+def test_a_task_without_a_pool_goes_by_how_long_it_is_expected_to_take(
+    app: App, options: dict[str, Any], pool: str, routed: bool
+) -> None:
+    @app.schedule(every("1h"))
+    @app.task(**options)
+    def report() -> None: ...
+
+    [definition] = app.definitions()
+    assert (definition.pool, definition.routed) == (pool, routed)
+    assert report.options(expected_duration="1s").task.goes_to == ("io" if "pool" in options else "short")
+
+
+def test_an_expected_duration_is_longer_than_nothing(app: App) -> None:
+    with pytest.raises(InvalidInput, match="expected_duration must be longer than 0"):
+        app.task(name="clean", expected_duration="0s")(lambda: None)

@@ -49,15 +49,16 @@ insert into workers (name, host, pid, version, pools, task_ids, state, started_a
 insert into workers (name, host, pid, version, pools, task_ids, started_at, seen_at)
   values ('busy', 'h', 1, '', '{"long": 1}', array[1], now(), now());
 insert into pools (name) values ('narrow'), ('crowd'), ('capped');
+insert into pools (name, concurrency, rate) values ('bounded', 100000, 1000);
 insert into limits (tenant_id, key, most)
   select 1, 'key ' || n, case when n < 10 then 1 else 50 end from generate_series(1, 300) n;
 """
 FILL = f"""
 set local synchronous_commit = off;
 insert into jobs (job_id, tenant_id, shard, name, task_id, spec, schedule_ids, pool_id, priority, misfire, overlap,
-                  created_at, updated_at, delay)
+                  created_at, updated_at, delay, routed)
   select md5('job' || n)::uuid, 1 + n % 10, n % 64, 'job ' || n, 1, '{{}}', array[1 + n / 64 % 100], 1, 5, 'fire_once',
-         'allow', '{NOW}', '{NOW}', case when n % 1000 = 0 then interval '1 hour' end
+         'allow', '{NOW}', '{NOW}', case when n % 1000 = 0 then interval '1 hour' end, n = 77
   from generate_series(1, {MANY}) n;
 insert into members (shard, schedule_id, job_id, tenant_id, task_id, revision, pool_id, priority, misfire, overlap,
                      active_since)
@@ -288,6 +289,7 @@ def struck(shards: int, schedules: int, most: int, *, careful: bool = False, fir
 
 
 of_cohorts, of_jobs, of_queue, of_runs, of_workers = map(load, ("cohorts", "jobs", "queue", "runs", "workers"))
+of_installation, of_routes = map(load, ("installation", "routes"))
 ALL = list(range(64))
 # What is executed with what, the indexes that it must use on large tables, and how many entries of one it may read.
 CASES: dict[str, tuple[str, list[Any], set[str], int]] = {
@@ -333,6 +335,18 @@ CASES: dict[str, tuple[str, list[Any], set[str], int]] = {
     "claim past a job at its own limit": (of_queue.claim, claimed(3, 10), {"queue_limited"}, 5000),
     "claim what is behind": (of_queue.claim, claimed(2, 100, behind=10), {"jobs_pkey"}, 3000),
     "claim what is behind, in turn": (of_queue.claim, claimed(2, 100, after=5, behind=10), {"jobs_pkey"}, 3000),
+    "claim of a pool with bounds": (of_queue.claim, claimed(7, 100), {"queue_held"}, 300),
+    "bounds of a pool": ("select * from bounds_of(7::smallint)", [], {"queue_held"}, 300),
+    "signals": (of_installation.signals, [], {"queue_ready", "queue_held"}, 60_000),
+    "jobs that take long": (of_routes.under_way, [1, NOW, 500], {"queue_held"}, 60_000),
+    "jobs that have shown to be long": (of_routes.learned, [UUID(int=0), 500], set(), 500),
+    "routed jobs": (of_routes.routed, [[job(n) for n in range(1, 500)], 1, 2], {"jobs_pkey"}, 1000),
+    "route a job": (
+        of_routes.reroute,
+        [job(77), 1, 2, True, "me", "x"],
+        {"jobs_pkey", "members_pkey", "queue_pkey", "timers_pkey"},
+        500,
+    ),
     "settle what others wait for": (
         of_queue.settle,
         settled("succeeded", OVER, 21),

@@ -94,3 +94,14 @@ async def test_no_sleep_at_all_forgets_the_wake_up_too() -> None:
     await wake.wait(0)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(wake.wait(60), 0.01)
+
+
+async def test_a_cancel_that_meets_a_wake_up_is_not_lost() -> None:
+    for _ in range(50):
+        wake = Wake()
+        waiting = asyncio.create_task(wake.wait(60))
+        await asyncio.sleep(0)
+        wake.set()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from bellringer.worker.strikes import MOST, Strikes
+from bellringer.strikes import MOST, Strikes
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -20,14 +20,17 @@ from uuid_utils.compat import uuid7
 from bellringer.api import bodies, docs, idempotency, metrics, openapi, problems
 from bellringer.api.calls import PATIENCE, Call, Service, reply
 from bellringer.api.creating import Creating
-from bellringer.api.door import CHANGES, HEADERS, Door, Settings
+from bellringer.api.door import CHANGES, HEADERS, NOBODY, Door, Settings
 from bellringer.api.operations import CURSOR, Operation, operation
 from bellringer.api.problems import Refused
 from bellringer.api.protocol import check_head
 from bellringer.api.reads import REVIVES, Desk
 from bellringer.api.routes import ROUTES
-from bellringer.api.routing import Switch
+from bellringer.api.routing import Pages, Switch
+from bellringer.api.streams import Streams
+from bellringer.cache import Cache, ProcessCache
 from bellringer.clock import Clock
+from bellringer.dispatch import Unread
 from bellringer.egress.settings import Egress
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
@@ -37,7 +40,9 @@ from bellringer.store.wakeups import RUNS, Wakeups
 from bellringer.telemetry import log, one_of, tells_all
 from bellringer.wire.answers import Index
 from bellringer.wire.asks import PREFIX
+from bellringer.wire.overview import Setting
 
+CONSOLE: Final = "/console"
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _ROUTE: Final = "bellringer.route"  # the template of a request's route, in its scope
@@ -56,30 +61,41 @@ def create_app(
     replica: Store | None = None,
     wakeups: Wakeups | None = None,
     egress: Egress = Egress(),
+    cache: Cache | None = None,
+    unread: Unread | None = None,
     ready: Callable[[], bool] = lambda: True,
+    console: ASGIApp | None = None,
+    settings: Sequence[Setting] = (),
 ) -> Starlette:
     """The whole API; `ready` says whether the rest of the process has started. Without a door nobody has to log in."""
     names = names.for_callers()
+    cache = cache or ProcessCache(clock)
     service = Service(
         store=store,
         tenants=tenants,
         replica=None if replica is None else Replica(replica, clock),
         names=names,
-        desk=Desk(store, tenants, names, clock),
+        desk=Desk(store, tenants, names, clock, cache),
         creating=Creating(tenants, names),
         version=version,
         clock=clock,
         wakeups=wakeups,
         egress=egress,
         ready=ready,
+        streams=Streams(cache),
+        unread=unread,
+        settings=settings,
     )
     table = {**ROUTES, "/metrics": {"GET": metrics.scraping(service)}}
     table["/openapi.json"] = table[f"{PREFIX}/openapi.json"] = {"GET": openapi.serving(table, version)}
     table |= docs.pages(table, version)
     table["/"] = {"GET": _index(sorted(table))}
-    door = door or Door(store, names, Settings(open_to="anyone"), clock)
+    door = door or Door(store, names, Settings(open_to="anyone"), clock, cache)
     app = Starlette(
-        routes=[Switch({path: _Endpoint(service, door, path, at) for path, at in table.items()})],
+        routes=[
+            *([Pages(CONSOLE, console)] if console is not None else []),
+            Switch({path: _Endpoint(service, door, path, at) for path, at in table.items()}),
+        ],
         middleware=[Middleware(Attendant, clock=clock)],
         exception_handlers={HTTPException: _pass_on},
     )
@@ -130,16 +146,27 @@ class _Endpoint:
             call = await self._admit(Request(scope, receive), operation, deadline)
             if method not in CHANGES:
                 call.hurry()
-            response = await (idempotency.answered(call, self._path) if method == "POST" else operation.handler(call))
-            if operation.tag in REVIVES and method in CHANGES:
-                await self._revived(call)
+            try:
+                response = await (
+                    idempotency.answered(call, self._path) if method == "POST" else operation.handler(call)
+                )
+            except BaseException:
+                await self._changed(call, is_sure=False)
+                raise
+            await self._changed(call)
         await response(scope, receive, send)
 
-    async def _revived(self, call: Call) -> None:
-        """A run that had ended may go on: what is kept of such runs is forgotten here, and by the other processes."""
-        if call.operation.tag != "runs" or call.request.path_params:  # to execute a task changes no run that there is
-            self._service.desk.forget(call.tenant_id)
-            await self._service.wake(RUNS, str(call.tenant_id))
+    async def _changed(self, call: Call, *, is_sure: bool = True) -> None:
+        """What is kept of the tenant may not be so any more: it is forgotten here and by the other processes, before
+        the change is confirmed. Where that is not sure, it may have been committed nevertheless."""
+        desk, tag = self._service.desk, call.operation.tag
+        if call.request.method not in CHANGES:
+            return
+        if tag == "runs" and not call.request.path_params:
+            return  # to execute a task changes no run that there is
+        whose = None if call.tenant_id == NOBODY else call.tenant_id  # what belongs to no tenant may show in all
+        if (tag in REVIVES or desk.keeps_jobs) and not await desk.forget(whose) and is_sure:
+            await self._service.wake(RUNS, "" if whose is None else str(whose))
 
     async def _admit(self, request: Request, operation: Operation, deadline: asyncio.Timeout) -> Call:
         service, request_id = self._service, request.scope[_REQUEST]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -24,6 +24,7 @@ from bellringer.api.operations import Operation
 from bellringer.api.reads import Desk
 from bellringer.api.streams import Streams
 from bellringer.clock import Clock
+from bellringer.dispatch import Unread
 from bellringer.egress.settings import Egress
 from bellringer.errors import InvalidInput, NotFound
 from bellringer.jobs import check_name
@@ -35,6 +36,7 @@ from bellringer.store.replica import Replica
 from bellringer.store.scope import ScopedStore
 from bellringer.store.wakeups import Wakeups
 from bellringer.wire import read
+from bellringer.wire.overview import Setting
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -61,6 +63,8 @@ class Service:
     egress: Egress
     ready: Callable[[], bool]
     streams: Streams = field(default_factory=Streams)  # answers that go on
+    unread: Unread | None = None  # what a broker still has to hand over
+    settings: Sequence[Setting] = ()  # of this process, as they are told
 
     async def wake(self, channel: str, payload: str = "") -> None:
         """A hint that there is something to do; without it everything still happens, a little later."""

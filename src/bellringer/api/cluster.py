@@ -12,11 +12,13 @@ from bellringer.api.calls import Call, reply
 from bellringer.api.operations import operation
 from bellringer.errors import InvalidInput
 from bellringer.jobs import check_name
+from bellringer.leases import read_shards, write_shards
 from bellringer.schedule import Schedule, outlook, parse, preview, resolved, seeded, to_document
 from bellringer.schedule.instants import read_instant
 from bellringer.store import calendars, installation, leases, migrate, workers
+from bellringer.store.wakeups import HANDS, SHARDS
 from bellringer.wire import Cluster, Occurrence, Preview, PreviewRequest, Remark, Schema, Shards, Version, Workers
-from bellringer.wire.installation import Leases, Nodes, ShardTable
+from bellringer.wire.installation import Leases, Nodes, Regions, RegionsRequest, ShardTable
 
 FARTHEST_LOOK: Final = range(1, 101)
 
@@ -31,11 +33,13 @@ async def list_workers(call: Call) -> Response:
 
 @operation("cluster", role=Role.VIEWER, answers={200: Cluster})
 async def get_cluster(call: Call) -> Response:
-    """The installation: its nodes, leases, shards and schema."""
+    """The installation: its nodes, leases, shards and schema, and how far behind it is."""
     call.query()
     nodes = [documents.node(n, call.caller) for n in await leases.nodes(call.service.store)]
     table = [documents.lease(row, call.caller) for row in await leases.table(call.service.store)]
     held = sum(row.holder is not None for row in table)
+    late, signals = await installation.shards(call.service.store), await installation.signals(call.service.store)
+    unread = await call.service.unread([s.pool for s in signals]) if call.service.unread else {}
     async with call.service.store.pool.acquire() as connection:
         schema = await migrate.status(connection)
     skew = call.service.clock.now() - await call.store.now()
@@ -44,6 +48,7 @@ async def get_cluster(call: Call) -> Response:
             nodes=nodes,
             leases=table,
             shards=Shards(total=len(table), held=held, free=len(table) - held),
+            lag=documents.lag(late, signals, unread, call.caller),
             skew=skew.total_seconds(),
             schema=Schema(current=schema.current, wanted=schema.wanted),
         )
@@ -71,6 +76,38 @@ async def lease_table(call: Call) -> Response:
     call.query()
     found = await leases.table(call.service.store)
     return reply(Leases(items=[documents.lease(row, call.caller) for row in found]))
+
+
+@operation("cluster", role=Role.VIEWER, answers={200: Regions})
+async def regions(call: Call) -> Response:
+    """Which shards belong to which region."""
+    call.query()
+    return reply(await _regions(call))
+
+
+@operation("cluster", role=Role.ADMIN, everywhere=True, answers={200: Regions}, body=RegionsRequest)
+async def put_regions(call: Call) -> Response:
+    """Say which shards belong to which region; its nodes share them, and others hold them only while it has none."""
+    request = await call.body(RegionsRequest)
+    total, found = await call.names.shards(), dict[int, str]()
+    for region, written in request.regions.items():
+        name = check_name(region, what="region", pointer="/regions")
+        for shard in read_shards(written, total, pointer="/regions"):
+            if found.setdefault(shard, name) != name:
+                hint = "give each shard to one region"
+                raise InvalidInput(f"shard {shard} is in two regions", hint=hint, pointer="/regions", code="limit")
+    await leases.set_regions(call.service.store, found)
+    await call.service.wake(HANDS, SHARDS)
+    return reply(await _regions(call))
+
+
+async def _regions(call: Call) -> Regions:
+    of = {row.shard: row.region for row in await leases.table(call.service.store)}
+    named = sorted({region for region in of.values() if region is not None})
+    return Regions(
+        regions={region: write_shards([s for s in of if of[s] == region]) for region in named},
+        others=write_shards([s for s in of if of[s] is None]),
+    )
 
 
 @operation("service", role=Role.VIEWER, answers={200: Version})

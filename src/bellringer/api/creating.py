@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
-from uuid_utils.compat import uuid7
 
 from bellringer.access import Caller
 from bellringer.api.reads import Together
@@ -13,6 +12,7 @@ from bellringer.errors import BellringerError
 from bellringer.jobs import Definition
 from bellringer.lifecycle import gather
 from bellringer.lifecycle.gather import Outcome, Wish
+from bellringer.lifecycle.homes import new_id
 from bellringer.store.jobs import Job
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
@@ -29,7 +29,7 @@ class Creating:
 
     async def job(self, caller: Caller, definition: Definition, request_id: str) -> Job:
         """The job as it is stored, or why it is not."""
-        wish = Wish(uuid7(), definition, caller.actor(request_id))
+        wish = Wish(await new_id(self._names, definition), definition, caller.actor(request_id))
         outcome = await self._wishes.get((caller.tenant_id, caller.who), wish)
         assert outcome is not None
         if isinstance(outcome, BellringerError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -17,7 +17,21 @@ from bellringer.policies import Misfire, Retry
 from bellringer.runs import Spec, State
 from bellringer.schedule import At, Delay, to_document
 from bellringer.store import installation, jobs, leases, letters, runs, workers
-from bellringer.wire import Attempt, DeadLetter, Job, Lease, Line, Node, Pause, Run, RunItem, Worker
+from bellringer.wire import (
+    Attempt,
+    DeadLetter,
+    Job,
+    Lag,
+    Lease,
+    Line,
+    Node,
+    Pause,
+    PoolLag,
+    Run,
+    RunItem,
+    ShardLag,
+    Worker,
+)
 from bellringer.wire.answers import Count
 from bellringer.wire.installation import Shard
 from bellringer.wire.letters import LetterGroup
@@ -39,6 +53,8 @@ def job(stored: jobs.Job) -> Job:
         schedules=[to_document(s) for s in stored.schedules],
         description="; ".join(s.describe() for s in stored.schedules) or "Only by hand",
         pool=stored.pool,
+        routed=stored.routed,
+        expected_duration=format_duration(stored.expected_duration) if stored.expected_duration else None,
         priority=stored.priority,
         timeout=_shown(spec.timeout),
         heartbeat=_shown(spec.heartbeat),
@@ -61,6 +77,7 @@ def job(stored: jobs.Job) -> Job:
         paused=_pause(stored),
         owner=stored.owner,
         tags=list(stored.tags),
+        region=stored.region,
         revision=stored.revision,
         created_at=stored.created_at,
         updated_at=stored.updated_at,
@@ -200,7 +217,8 @@ def node(stored: leases.Node, caller: Caller) -> Node:
     shown = Node(**{**_fields(stored), "node_id": str(stored.node_id)})
     if caller.everywhere:
         return shown
-    return replace(shown, name=_short(shown.node_id), host=None, pid=None)
+    waits_for = shown.waits_for and shown.waits_for.partition(" ")[0]  # for what, and not where that is
+    return replace(shown, name=_short(shown.node_id), host=None, pid=None, waits_for=waits_for)
 
 
 def lease(stored: leases.LeaseRow, caller: Caller) -> Lease:
@@ -212,6 +230,7 @@ def lease(stored: leases.LeaseRow, caller: Caller) -> Lease:
         holder=holder,
         node=_node(holder, stored.node, caller),
         token=stored.token,
+        region=stored.region,
         seconds_left=left,
     )
 
@@ -219,6 +238,26 @@ def lease(stored: leases.LeaseRow, caller: Caller) -> Lease:
 def shard(stored: installation.ShardRow, caller: Caller) -> Shard:
     holder = str(stored.holder) if stored.holder else None
     return Shard(**{**_fields(stored), "holder": holder, "node": _node(holder, stored.node, caller)})
+
+
+def lag(
+    shards: Sequence[installation.ShardRow],
+    signals: Sequence[installation.Signal],
+    unread: Mapping[str, int],
+    caller: Caller,
+) -> Lag:
+    """Pools that nobody works for have names that only their tenant may know."""
+    late = [
+        ShardLag(shard=s.shard, node=_node(str(s.holder) if s.holder else None, s.node, caller), late=s.late)
+        for s in shards
+        if s.late > 0
+    ]
+    pools = [
+        PoolLag(pool=s.pool, ready=s.ready, sent=s.sent, running=s.busy, oldest=s.oldest, unread=unread.get(s.pool))
+        for s in signals
+        if s.workers or caller.everywhere
+    ]
+    return Lag(firing=max((s.late for s in late), default=0.0), shards=late, pools=pools)
 
 
 def _node(holder: str | None, name: str | None, caller: Caller) -> str | None:

@@ -11,11 +11,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from bellringer.access import Caller, Role
-from bellringer.access.quotas import Rate, Verdict
+from bellringer.access.quotas import Verdict
 from bellringer.access.tokens import Tokens
-from bellringer.api.logins import LOCAL, MOST_KEPT, Logins, Pass, unauthenticated
+from bellringer.api.logins import LOCAL, Logins, Pass, unauthenticated
 from bellringer.api.operations import Operation
 from bellringer.api.problems import Refused
+from bellringer.cache import Cache, ProcessCache
 from bellringer.clock import Clock, SystemClock
 from bellringer.errors import NotFound, QuotaExceeded
 from bellringer.store.names import Names
@@ -57,14 +58,19 @@ class Door:
     """Admits callers. Each decision is made anew; only what credentials and tenants are is kept, for seconds."""
 
     def __init__(
-        self, store: Store, names: Names, settings: Settings | None = None, clock: Clock | None = None
+        self,
+        store: Store,
+        names: Names,
+        settings: Settings | None = None,
+        clock: Clock | None = None,
+        cache: Cache | None = None,
     ) -> None:
         settings = settings or Settings()
         self._names = names
         self._clock = clock or SystemClock()
         self._open_to = settings.open_to
         self._logins = Logins(store, self._clock, root_key=settings.root_key, tokens=settings.tokens)
-        self._rates: dict[tuple[int, str], Rate] = {}
+        self._cache = cache or ProcessCache(self._clock)
 
     async def admit(self, request: Request, operation: Operation) -> Caller:
         """The caller, if it may ask for this operation."""
@@ -84,7 +90,7 @@ class Door:
         if operation.everywhere:
             return _installation(held, operation, origin)
         tenant = await self._tenant(held, shown.tenant)
-        self._count(request, operation, tenant)
+        await self._count(request, operation, tenant)
         _check_role(held, operation)
         if is_change and tenant.suspended_at is not None:
             raise Refused(403, "tenant_suspended", "the tenant is suspended, so nothing of it can be changed")
@@ -147,29 +153,21 @@ class Door:
             raise NotFound("there is no such tenant")
         return found
 
-    def _count(self, request: Request, operation: Operation, tenant: Tenant) -> None:
-        """Count it against the tenant's rates, as this process sees them."""
+    async def _count(self, request: Request, operation: Operation, tenant: Tenant) -> None:
+        """Count it against the tenant's rates, as this process sees them, or all that share a cache."""
         quotas = tenant.quotas
         if quotas.api_per_minute is not None:
-            verdict = self._spend(tenant.tenant_id, "api", quotas.api_per_minute)
+            verdict = await self._cache.spend(tenant.tenant_id, "api", quotas.api_per_minute)
             request.scope[HEADERS] = _rate_headers(quotas.api_per_minute, verdict)
             if not verdict.allowed:
                 wait = str(int(verdict.reset) + 1)
                 detail = f"the tenant may make {quotas.api_per_minute:,} requests a minute"
                 raise Refused(429, "rate_limited", detail, hint=f"wait {wait} s", headers={"Retry-After": wait})
         if operation.fires and quotas.fires_per_minute is not None:
-            verdict = self._spend(tenant.tenant_id, "fires", quotas.fires_per_minute)
+            verdict = await self._cache.spend(tenant.tenant_id, "fires", quotas.fires_per_minute)
             if not verdict.allowed:
                 message = f"the tenant may send {quotas.fires_per_minute:,g} runs a minute"
                 raise QuotaExceeded(message, retry_after=verdict.reset)
-
-    def _spend(self, tenant_id: int, what: str, per_minute: float) -> Verdict:
-        rate = self._rates.get((tenant_id, what))
-        if rate is None or rate.per_minute != per_minute:
-            if len(self._rates) >= MOST_KEPT:
-                del self._rates[next(iter(self._rates))]
-            rate = self._rates[tenant_id, what] = Rate(per_minute)
-        return rate.spend(self._clock.monotonic())
 
 
 def _shown(request: Request) -> _Shown:

@@ -29,7 +29,7 @@ from bellringer.wire import forecast as wire
 SPAN: Final = timedelta(days=1)
 DAYS: Final = range(1, 367)
 USUAL_DAYS: Final = 7
-_DERIVED: Final = frozenset({"description", "jitter_by", "next_at", "revision", "updated_at"})
+_DERIVED: Final = frozenset({"description", "jitter_by", "next_at", "revision", "routed", "updated_at"})
 
 
 @operation(
@@ -175,6 +175,8 @@ def _changed(job: jobs.Job, d: Definition) -> jobs.Job:
         spec=d.spec(),
         schedules=d.schedules,
         pool=d.pool,
+        routed=d.routed,
+        expected_duration=d.expected_duration,
         priority=d.priority,
         misfire=d.misfire.value,
         catchup=d.catchup,

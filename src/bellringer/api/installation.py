@@ -12,11 +12,14 @@ from bellringer.access import Role
 from bellringer.api import documents
 from bellringer.api.calls import Call, reply
 from bellringer.api.operations import CURSOR, LIMIT, operation
+from bellringer.durations import format_duration
 from bellringer.errors import Conflict, InvalidInput, NotFound
 from bellringer.jobs import HTTP, check_name
 from bellringer.store import installation, workers
+from bellringer.store.installation import PoolSettings
 from bellringer.store.wakeups import WORK
-from bellringer.wire import Empty, Worker, note
+from bellringer.wire import Empty, Worker, duration, note
+from bellringer.wire.definitions import LONGEST_TIMEOUT, SHORTEST_TIMEOUT
 from bellringer.wire.installation import (
     Knower,
     Pool,
@@ -26,7 +29,10 @@ from bellringer.wire.installation import (
     Task,
     TaskItem,
     TaskPage,
+    concurrency_of,
+    rate_of,
 )
+from bellringer.wire.reading import Gathering
 
 LONGEST: Final = 1000  # characters of a description
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
@@ -88,23 +94,34 @@ async def pool(call: Call) -> Response:
 
 @operation("pools", role=Role.ADMIN, everywhere=True, answers={200: Pool}, body=PoolRequest)
 async def put_pool(call: Call) -> Response:
-    """Make a pool what is given; while it is paused nothing of it starts, and what runs goes on."""
+    """Make a pool what is given; while it is paused nothing of it starts, and what runs goes on.
+
+    Its bounds hold for all workers together. What is left out is taken away.
+    """
     request = await call.body(PoolRequest)
     name = check_name(call.part("name"), what="pool")
-    if len(request.description) > LONGEST:
-        text = f"description has more than {LONGEST} characters"
-        raise InvalidInput(text, pointer="/description", code="limit")
-    await installation.keep_pool(
-        call.service.store,
-        name,
-        description=request.description,
-        paused=request.paused,
-        who=call.who,
-        reason=note(request.reason, what="reason"),
-    )
+    await installation.keep_pool(call.service.store, name, _settings(request), who=call.who)
     if not request.paused:
         await call.service.wake(WORK, (await call.service.store.now()).isoformat())  # what the pause held
     return reply(await _found(call, name))
+
+
+def _settings(request: PoolRequest) -> PoolSettings:
+    g = Gathering()
+    if len(request.description) > LONGEST:
+        text = f"description has more than {LONGEST} characters"
+        g.add(InvalidInput(text, pointer="/description", code="limit"))
+    bounds = {"least": SHORTEST_TIMEOUT, "most": LONGEST_TIMEOUT}
+    wanted = PoolSettings(
+        description=request.description,
+        paused=request.paused,
+        reason=g.take("/reason", lambda: note(request.reason, what="reason"), None),
+        concurrency=g.take("/concurrency", lambda: concurrency_of(request), None),
+        rate=g.take("/rate", lambda: rate_of(request), None),
+        timeout=g.take("/timeout", lambda: duration(request.timeout, what="timeout", **bounds), None),
+    )
+    g.done()
+    return wanted
 
 
 async def _found(call: Call, name: str) -> Pool:
@@ -115,11 +132,13 @@ async def _found(call: Call, name: str) -> Pool:
 
 
 def _pool(stored: installation.PoolRow) -> Pool:
-    values: dict[str, Any] = {field: getattr(stored, field) for field in Pool.__struct_fields__ if field != "paused"}
+    made = {"paused", "timeout"}
+    values: dict[str, Any] = {field: getattr(stored, field) for field in Pool.__struct_fields__ if field not in made}
+    timeout = format_duration(stored.timeout) if stored.timeout else None
     pause = None
     if stored.paused_at is not None:
         pause = PoolPause(at=stored.paused_at, by=stored.paused_by, reason=stored.paused_reason)
-    return Pool(**values, paused=pause)
+    return Pool(**values, timeout=timeout, paused=pause)
 
 
 @operation("workers", role=Role.VIEWER, answers={200: Worker})

@@ -23,7 +23,11 @@ from bellringer.wire.answers import Count
 
 MOST_COUNTED: Final = 10_000
 LARGE: Final = 2048  # bytes of arguments beyond which a list leaves them out
-_CHOICES: Final = {"state": ("enabled", "paused", "disabled"), "sort": ("id", "name"), "count": ("bounded",)}
+_CHOICES: Final = {
+    "state": ("enabled", "paused", "disabled", "late", "failing"),
+    "sort": ("id", "name"),
+    "count": ("bounded",),
+}
 _TEXTS: Final = ("q", "prefix", "tag", "pool", "task", "owner")
 
 
@@ -45,7 +49,7 @@ class JobMark(msgspec.Struct, frozen=True, array_like=True):
         string("q", "those with this text in their name"),
         string("prefix", "those whose name begins so"),
         string("tag", "those with this tag"),
-        choice("state", "those in this state", _CHOICES["state"]),
+        choice("state", "those in this state; late and failing are those in trouble", _CHOICES["state"]),
         string("pool", "those of this pool"),
         string("task", "those of this task"),
         string("owner", "those of this owner"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections import Counter as Tally
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
@@ -24,14 +23,18 @@ from starlette.responses import Response
 from bellringer.access import Role
 from bellringer.api.calls import Call, Service
 from bellringer.api.operations import Operation, operation
-from bellringer.store import cohorts, leases, queue, runs, workers
+from bellringer.store import cohorts, installation, leases, queue, runs, workers
 from bellringer.store.pool import FAILURES, Store
 from bellringer.telemetry import (
     DB_CONNECTIONS,
     DEAD_LETTERS,
     HEARTBEAT_AGE,
     OVERDUE,
-    QUEUE_AGE,
+    POOL_CONCURRENCY,
+    POOL_OLDEST,
+    POOL_RUNS,
+    POOL_SLOTS,
+    POOL_WORKERS,
     QUEUE_DEPTH,
     SATURATION,
     SHARDS_FREE,
@@ -90,7 +93,7 @@ class Gauges:
         depths = await queue.depths(store)
         states = ("ready", "running", "blocked")
         self._set(QUEUE_DEPTH, {(d["pool"], state): d[state] for d in depths for state in states})
-        self._set(QUEUE_AGE, {(d["pool"],): d["oldest"] for d in depths})
+        await self._signal(store)
         OVERDUE.set(await cohorts.overdue(store, LATE))
         self._set(DEAD_LETTERS, {(task,): count for task, count in (await runs.dead_count(store)).items()})
         table = await leases.table(store)
@@ -100,12 +103,19 @@ class Gauges:
         ages: dict[tuple[str, ...], float]
         ages = {("node",): max(nodes, default=0.0), ("worker",): max((w.age for w in present), default=0.0)}
         self._set(HEARTBEAT_AGE, ages)
-        slots: Tally[str] = Tally()
-        for worker in present:
-            slots.update(worker.pools)
-        # By the queue, not by the workers: one of several pools tells only how busy it is in all of them.
-        running = {d["pool"]: d["running"] for d in depths}
-        self._set(SATURATION, {(pool,): running.get(pool, 0) / count for pool, count in slots.items() if count})
+
+    async def _signal(self, store: Store) -> None:
+        """What those go by who decide how many workers there are to be. How busy a pool is, the queue tells, and not
+        the workers: one of several pools tells only how busy it is in all of them.
+        """
+        found = await installation.signals(store)
+        states = ("ready", "sent", "busy")
+        self._set(POOL_RUNS, {(s.pool, state): getattr(s, state) for s in found for state in states})
+        self._set(POOL_OLDEST, {(s.pool,): s.oldest for s in found})
+        self._set(POOL_SLOTS, {(s.pool,): s.slots for s in found})
+        self._set(POOL_WORKERS, {(s.pool,): s.workers for s in found})
+        self._set(SATURATION, {(s.pool,): s.busy / s.slots for s in found if s.slots})
+        self._set(POOL_CONCURRENCY, {(s.pool,): (s.busy + s.sent) / s.concurrency for s in found if s.concurrency})
 
     def _set(self, gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:
         """Set a gauge's children; those that are gone become 0, since shared files cannot forget them."""

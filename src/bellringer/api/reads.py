@@ -1,56 +1,58 @@
 """Reads that many requests share: what is asked for in one turn of the event loop is asked of the database once, and
-runs that have ended are kept for a moment as they were answered.
+what does not change by itself is kept for a moment as it was answered: runs that have ended, and, where the API
+processes share a cache, jobs at rest.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
 import msgspec
-from prometheus_client import Counter as Metric
 
 from bellringer.api import documents
+from bellringer.cache import KEPT, Cache, ProcessCache
 from bellringer.clock import Clock
 from bellringer.runs import FINAL, RunKey
 from bellringer.store import jobs, status
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
 from bellringer.store.scope import ScopedStore
-from bellringer.telemetry import one_of
+from bellringer.telemetry import CACHE_READS, one_of
 
-_Place = tuple[int, int, RunKey]  # whose, since how many changes, and which
 G = TypeVar("G")
 K = TypeVar("K")
 V = TypeVar("V")
 
-READS: Final = Metric("bellringer_api_run_reads_total", "Reads of a run's status, by where they came from", ["source"])
-
 FRESH: Final = 1.0  # seconds for which a task's defaults hold
-KEPT: Final = 5.0  # seconds for which a run that has ended is kept: the truth behind hints that may be lost
-MOST_KEPT: Final = 20_000  # answers, each no longer than LONGEST
-LONGEST: Final = 16 * 1024
+AT_REST: Final = timedelta(seconds=KEPT + 5)  # a hand may move up to 5 s ahead of its instant, never more
+GATHER: Final = 0.002  # seconds for which reads of a busy group gather: a statement costs more than a key in it
 REVIVES: Final = frozenset({"runs", "dead letters", "operations"})  # tags of operations that may revive a run
 
 
 class Together(Generic[G, K, V]):
     """Calls by key, many in one. Whoever asks before a call is sent is answered by it; who asks later, by the next:
     nobody is told what was true before they asked. While a group has enough calls under way, its others gather; groups
-    take turns, so that one whose calls take long does not hold up the rest."""
+    take turns, so that one whose calls take long does not hold up the rest. Where somebody came while a call was under
+    way, more are coming: they gather for a moment. Who asks alone, one after the other, never waits for that."""
 
     MOST: Final = 200  # keys in a call
     IN_ALL: Final = 6  # calls under way: fewer than there are connections
 
-    def __init__(self, read: Callable[[G, Sequence[K]], Awaitable[Mapping[K, V]]], *, at_once: int = 3) -> None:
+    def __init__(
+        self, read: Callable[[G, Sequence[K]], Awaitable[Mapping[K, V]]], *, at_once: int = 3, gather: float = 0.0
+    ) -> None:
         self._read = read
         self._at_once = at_once
+        self._gather = gather
         self._waiting: dict[G, dict[K, asyncio.Future[V | None]]] = {}
         self._calls: dict[asyncio.Task[None], G] = {}
+        self._gathering: set[G] = set()
 
     async def get(self, group: G, key: K) -> V | None:
         waiting = self._waiting.setdefault(group, {})
@@ -65,7 +67,7 @@ class Together(Generic[G, K, V]):
         for group in list(self._waiting):
             if len(self._calls) >= self.IN_ALL:
                 return
-            if under_way[group] < self._at_once:
+            if under_way[group] < self._at_once and group not in self._gathering:
                 waiting = self._waiting.pop(group)
                 wanted = {key: waiting.pop(key) for key in list(islice(waiting, self.MOST))}
                 if waiting:
@@ -75,7 +77,14 @@ class Together(Generic[G, K, V]):
                 call.add_done_callback(self._ended)
 
     def _ended(self, call: asyncio.Task[None]) -> None:
-        del self._calls[call]
+        group = self._calls.pop(call)
+        if self._gather and group in self._waiting:
+            self._gathering.add(group)
+            asyncio.get_running_loop().call_later(self._gather, self._gathered, group)
+        self._start()
+
+    def _gathered(self, group: G) -> None:
+        self._gathering.discard(group)
         self._start()
 
     async def _call(self, group: G, wanted: Mapping[K, asyncio.Future[V | None]]) -> None:
@@ -96,17 +105,16 @@ class Together(Generic[G, K, V]):
 class Desk:
     """What one process answers from, for all its requests."""
 
-    def __init__(self, store: Store, tenants: Store, names: Names, clock: Clock) -> None:
+    def __init__(self, store: Store, tenants: Store, names: Names, clock: Clock, cache: Cache | None = None) -> None:
         self._store = store
+        self._cache = cache or ProcessCache(clock)
         self._tenants = tenants
         self._names = names
         self._clock = clock
         self._now = Together(self._read_now)
-        self._runs = Together(self._read_runs, at_once=1)
-        self._jobs = Together(self._read_jobs, at_once=1)
+        self._runs = Together(self._read_runs, at_once=1, gather=GATHER)
+        self._jobs = Together(self._read_jobs, at_once=1, gather=GATHER)
         self._defaults: dict[str, tuple[float, Mapping[str, Any]]] = {}
-        self._changes: defaultdict[int, int] = defaultdict(int)  # by tenant, how often its kept runs were forgotten
-        self._kept: dict[_Place, tuple[float, bytes]] = {}  # the oldest first
 
     async def now(self) -> datetime:
         """Schedule time, by the database's clock, read after the question."""
@@ -126,46 +134,69 @@ class Desk:
 
     async def job(self, tenant_id: int, job_id: UUID) -> tuple[int, bytes] | None:
         """A job's revision, and the job as it is answered."""
+        kept = await self._cache.get(tenant_id, _job_place(job_id)) if self.keeps_jobs else None
+        one_of(CACHE_READS, "job", self._cache.source if kept is not None else "database").inc()
+        if kept is not None:
+            revision, _, data = kept.partition(b" ")
+            return int(revision), data
         return await self._jobs.get(tenant_id, job_id)
 
     async def run(self, tenant_id: int, key: RunKey) -> bytes | None:
         """A run as it is answered."""
-        kept = self._kept.get((tenant_id, self._changes[tenant_id], key))
-        if kept is not None and self._clock.monotonic() - kept[0] < KEPT:
-            one_of(READS, "kept").inc()
-            return kept[1]
-        one_of(READS, "database").inc()
+        kept = await self._cache.get(tenant_id, _run_place(key))
+        one_of(CACHE_READS, "run", self._cache.source if kept is not None else "database").inc()
+        if kept is not None:
+            return kept
         return await self._runs.get((tenant_id, key.scheduled_for.astimezone(UTC).date()), key)
 
-    def forget(self, tenant_id: int) -> None:
-        """What has ended may have been revived: read it anew, also where a read is under way."""
-        self._changes[tenant_id] += 1
+    @property
+    def keeps_jobs(self) -> bool:
+        """Whether jobs are kept too: only where all API processes hear of a change before it is confirmed."""
+        return self._cache.is_shared
+
+    async def forget(self, tenant_id: int | None) -> bool:
+        """Something of a tenant, or of all, has changed: read it anew, also where a read is under way. False: others
+        must be told."""
+        return await self._cache.forget(tenant_id)
 
     def heard(self, payload: str) -> None:
-        """The same, by a hint of another process."""
-        if payload.isdecimal():
-            self.forget(int(payload))
+        """The same, by a hint of another process; it names the tenant, or means all."""
+        if not payload or payload.isdecimal():
+            self._cache.heard(int(payload) if payload else None)
 
     async def _read_now(self, _group: None, keys: Sequence[None]) -> Mapping[None, datetime]:
         return dict.fromkeys(keys, await self._store.now())
 
     async def _read_jobs(self, tenant_id: int, ids: Sequence[UUID]) -> Mapping[UUID, tuple[int, bytes]]:
-        found = await jobs.some(ScopedStore(self._tenants, tenant_id, None), ids, tenant_id)
-        return {job.job_id: (job.revision, msgspec.json.encode(documents.job(job))) for job in found}
+        store = ScopedStore(self._tenants, tenant_id, None)
+        mark, moment = self._cache.mark(tenant_id) if self.keeps_jobs else None, self._clock.monotonic()
+        # First: what rests now changes only by a writer's doing for so long, also while it is read.
+        resting = await status.resting(store, ids, tenant_id, AT_REST) if mark is not None else ()
+        found = await jobs.some(store, ids, tenant_id)
+        answers = {job.job_id: (job.revision, msgspec.json.encode(documents.job(job))) for job in found}
+        if mark is not None and resting:
+            kept = {_job_place(i): b"%d %b" % answers[i] for i in resting if i in answers}
+            await self._cache.put(tenant_id, mark, kept, moment)
+        return answers
 
     async def _read_runs(self, group: tuple[int, date], keys: Sequence[RunKey]) -> Mapping[RunKey, bytes]:
         tenant_id, day = group
-        changes, moment = self._changes[tenant_id], self._clock.monotonic()
+        mark, moment = self._cache.mark(tenant_id), self._clock.monotonic()
         answers: dict[RunKey, bytes] = {}
+        ended: dict[str, bytes] = {}
         found = await status.runs(ScopedStore(self._tenants, tenant_id, None), tenant_id, day, keys)
         for key, (run, tries) in found.items():
             data = answers[key] = msgspec.json.encode(documents.run(run, tries))
-            if run.state in FINAL and len(data) <= LONGEST:
-                self._keep((tenant_id, changes, key), moment, data)
+            if run.state in FINAL:
+                ended[_run_place(key)] = data
+        if mark is not None and ended:
+            await self._cache.put(tenant_id, mark, ended, moment)
         return answers
 
-    def _keep(self, place: _Place, moment: float, data: bytes) -> None:
-        self._kept.pop(place, None)
-        self._kept[place] = (moment, data)
-        while len(self._kept) > MOST_KEPT or (self._kept and moment - next(iter(self._kept.values()))[0] >= KEPT):
-            del self._kept[next(iter(self._kept))]
+
+def _run_place(key: RunKey) -> str:
+    return f"run:{key.job_id.hex}:{key.scheduled_for.isoformat()}:{key.slot}"
+
+
+def _job_place(job_id: UUID) -> str:
+    return f"job:{job_id.hex}"

@@ -40,6 +40,23 @@ class Switch(BaseRoute):
         await scope["endpoint"](scope, receive, send)
 
 
+class Pages(BaseRoute):
+    """What is below a path, for browsers; and the root for them, where a program finds the index."""
+
+    def __init__(self, path: str, pages: ASGIApp) -> None:
+        self._path = path
+        self._pages = pages
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        path = scope.get("path", "")
+        below = path == self._path or path.startswith(f"{self._path}/")
+        asked = path == "/" and any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
+        return (Match.FULL, {"endpoint": self._pages}) if below or asked else (Match.NONE, {})
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._pages(scope, receive, send)
+
+
 def _find(node: _Node, parts: list[str], place: int, values: list[str]) -> tuple[ASGIApp, list[str]] | None:
     if place == len(parts):
         return node.get(_HERE)

@@ -13,7 +13,7 @@ from bellringer.api.calls import Call, no_run, reply
 from bellringer.api.operations import operation
 from bellringer.api.targets import prepared
 from bellringer.errors import InvalidInput
-from bellringer.jobs import DEFAULT_PRIORITY, FARTHEST, HTTP
+from bellringer.jobs import DEFAULT_PRIORITY, FARTHEST, HTTP, pool_for
 from bellringer.lifecycle import control, send
 from bellringer.lifecycle.send import Order
 from bellringer.policies import Delivery, Retry
@@ -22,7 +22,15 @@ from bellringer.store import runs
 from bellringer.store.wakeups import CANCELS, HANDS, WORK
 from bellringer.wire import CancelRequest, Empty, ExecuteRequest, Run, duration, instant, note
 from bellringer.wire.asks import PREFIX
-from bellringer.wire.definitions import delivery_of, filled, heartbeat_of, pool_of, retry_of, timeout_of, what_of
+from bellringer.wire.definitions import (
+    delivery_of,
+    expected_of,
+    filled,
+    heartbeat_of,
+    retry_of,
+    timeout_of,
+    what_of,
+)
 from bellringer.wire.reading import Gathering
 
 
@@ -62,7 +70,7 @@ def _order(request: ExecuteRequest, now: datetime | None) -> Order:
         args=request.args,
         kwargs=kwargs,
         at=g.take(_when(request), lambda: _moment(request, now), None),
-        pool=request.pool or pool_of(task),
+        pool=request.pool or pool_for(task, expected_of(request, g)),
         priority=DEFAULT_PRIORITY if request.priority is None else request.priority,
         timeout=timeout_of(request, g),
         heartbeat=heartbeat_of(request, g),

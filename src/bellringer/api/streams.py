@@ -11,8 +11,10 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import StreamingResponse
 
+from bellringer.api.beats import Beats
 from bellringer.api.feeds import Feed
 from bellringer.api.problems import Refused
+from bellringer.cache import Cache
 from bellringer.clock import Clock
 from bellringer.runs import RunKey
 from bellringer.store import run_lists
@@ -109,10 +111,11 @@ class Endings:
 class Streams:
     """What all open answers of a process share."""
 
-    def __init__(self) -> None:
+    def __init__(self, cache: Cache | None = None) -> None:
         self.is_closing = False
         self.endings = Endings()
-        self.feed = Feed()
+        self.feed = Feed(cache)
+        self.beats = Beats()
         self.waits = Places(MOST_WAITS)
         self.streams = Places(MOST_STREAMS)
 
@@ -121,6 +124,7 @@ class Streams:
         self.is_closing = True
         self.endings.close()
         self.feed.close()
+        self.beats.close()
 
 
 def event(data: Any, *, name: str | None = None, number: str | None = None) -> bytes:

@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 from uuid_utils.compat import uuid7
 
+from bellringer.bench.gaps import Gaps, beside
 from bellringer.bench.hammer import Order, Request, Seen
 from bellringer.jobs import DEFAULT_POOL
 from bellringer.runs import RunKey
@@ -50,14 +51,15 @@ async def api(dsn: str, jobs: int, seconds: float, connections: int, bulks: int)
     """Create jobs one by one, then read runs and jobs, at the most that goes and at half of it."""
     store = await Store.open(dsn, size=2)
     try:
-        runs = await _fill(store)
-        with _server(dsn) as port:
-            hammer = _Hammer(port, connections, seconds)
-            await hammer.go(_jobs("warm", 500))
-            floor = await hammer.go([("GET", f"{PREFIX}/version", None)], seconds=seconds)
-            made = await hammer.go(_jobs("job", jobs))
+        runs = await fill(store)
+        with served(dsn) as (port, _):
+            hammer = Hammer(port, connections, seconds)
+            await hammer.go(jobs_of("warm", 500))
+            idle = await hammer.twice([("GET", f"{PREFIX}/version", None)])
+            made = await hammer.go(jobs_of("job", jobs))
             _check(made, "202")
             await _prove(store, jobs + 500)
+            await store.pool.execute("vacuum analyze")  # or it would come by itself, in the middle of the reads
             read = await hammer.twice([("GET", f"{PREFIX}/runs/{run_id}", None) for run_id in runs])
             ids = [row["job_id"] for row in await store.pool.fetch("select job_id from jobs limit $1", RUNS)]
             read_job = await hammer.twice([("GET", f"{PREFIX}/jobs/{job_id}", None) for job_id in ids])
@@ -66,11 +68,12 @@ async def api(dsn: str, jobs: int, seconds: float, connections: int, bulks: int)
             await _prove(store, jobs + 500 + bulks * BULK)
     finally:
         await store.close()
+    floor = idle[0]
     create = _figures(made, floor)
     return Api(
         process="the API alone, one process",
         connections=connections,
-        floor=_figures(floor, floor),
+        floor=_both(*idle, floor),
         create=create,
         read=_both(*read, floor),
         read_job=_both(*read_job, floor),
@@ -78,7 +81,7 @@ async def api(dsn: str, jobs: int, seconds: float, connections: int, bulks: int)
     )
 
 
-class _Hammer:
+class Hammer:
     """Starts a load generator for each measurement."""
 
     def __init__(self, port: int, connections: int, seconds: float) -> None:
@@ -98,16 +101,16 @@ class _Hammer:
             raise RuntimeError("the load generator failed")
         return msgspec.json.decode(output, type=Seen)
 
-    async def twice(self, requests: Sequence[Request]) -> tuple[Seen, Seen]:
-        """The most that goes, and then half of it."""
+    async def twice(self, requests: Sequence[Request]) -> tuple[Seen, Seen, Gaps]:
+        """The most that goes, then half of it, and what the machine had of its own meanwhile."""
         most = await self.go(requests, seconds=self._seconds)
-        half = await self.go(requests, seconds=self._seconds, rate=most.per_second / 2)
+        half, machine = await beside(self.go(requests, seconds=self._seconds, rate=most.per_second / 2))
         for seen in (most, half):
             _check(seen, "200")
-        return most, half
+        return most, half, machine
 
 
-async def _fill(store: Store) -> list[str]:
+async def fill(store: Store) -> list[str]:
     """Runs to read: half of them wait in the queue, half have ended."""
     names = Names(store)
     task_id = (await names.task_ids(["bench.noop"]))["bench.noop"]
@@ -121,7 +124,7 @@ async def _fill(store: Store) -> list[str]:
     return [RunKey(job_id, at, 0).id for job_id in ids]
 
 
-def _jobs(prefix: str, count: int) -> list[Request]:
+def jobs_of(prefix: str, count: int) -> list[Request]:
     return [("POST", f"{PREFIX}/jobs", json.dumps(document(f"{prefix} {n}", n))) for n in range(count)]
 
 
@@ -179,13 +182,14 @@ def _figures(seen: Seen, floor: Seen) -> dict[str, Any]:
     }
 
 
-def _both(most: Seen, half: Seen, floor: Seen) -> dict[str, Any]:
-    return {**_figures(most, floor), "at_half_load": _figures(half, floor)}
+def _both(most: Seen, half: Seen, machine: Gaps, floor: Seen) -> dict[str, Any]:
+    calm = {**_figures(half, floor), "generator_late_ms": half.late_ms, "machine": msgspec.to_builtins(machine)}
+    return {**_figures(most, floor), "at_half_load": calm}
 
 
 @contextmanager
-def _server(dsn: str) -> Iterator[int]:
-    """A real server, as the command starts it; answers its port."""
+def served(dsn: str) -> Iterator[tuple[int, int]]:
+    """A real server, as the command starts it; answers its port and its process."""
     listening = socket.create_server((HOST, 0), backlog=2048)
     port: int = listening.getsockname()[1]
     process = subprocess.Popen(  # noqa: S603 - our own command
@@ -197,7 +201,7 @@ def _server(dsn: str) -> Iterator[int]:
     )
     listening.close()  # the server has its own; connections wait in the backlog until it accepts them
     try:
-        yield port
+        yield port, process.pid
     finally:
         process.terminate()
         process.wait(20)

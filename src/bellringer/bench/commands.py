@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict
 from typing import Any
@@ -40,13 +41,25 @@ def herd(jobs: int, schedules: int, *, as_json: bool) -> None:
 @bench.command()
 @click.option("--runs", default=100_000, show_default=True, help="Runs that are ready.")
 @click.option("--slots", default=200, show_default=True, help="Slots of the worker.")
+@click.option(
+    "--dispatch", type=click.Choice(["postgresql", "kafka"]), help="kafka: compare both, with 1, 2 and 4 workers."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def drain(runs: int, slots: int, *, as_json: bool) -> None:
-    """Execute many ready runs with one worker.
+def drain(runs: int, slots: int, dispatch: str | None, *, as_json: bool) -> None:
+    """Execute many ready runs with one worker; or with more, by the database and by Kafka in turn.
 
     \b
+    Kafka is the one that BELLRINGER_DISPATCH names, the one of `bellringer services up`, or one of its own.
     Example: bellringer bench drain --runs 100000 --json
+    Example: bellringer bench drain --dispatch kafka --runs 20000 --json
     """
+    if dispatch == "kafka":
+        from bellringer.bench.dispatch import broker, dispatches
+
+        with broker() as address:
+            figures = _measured(lambda dsn: dispatches(dsn, runs, slots, address))
+        _tell(figures, as_json=as_json)
+        return
     from bellringer.bench.drain import drain as measure
 
     _tell(_measured(lambda dsn: measure(dsn, runs, slots)), as_json=as_json)
@@ -102,6 +115,42 @@ def fair(herd: int, slots: int, task_ms: float, rows: int, *, as_json: bool) -> 
     from bellringer.bench.fair import fair as measure
 
     _tell(_measured(lambda dsn: measure(dsn, herd, slots, task_ms, rows)), as_json=as_json)
+
+
+@bench.command()
+@click.option("--runs", default=10_000, show_default=True, help="Short runs that are ready at once.")
+@click.option("--short", default=200, show_default=True, help="Slots for short runs.")
+@click.option("--long", default=4, show_default=True, help="Slots for long runs; all of them are taken.")
+@click.option("--task-ms", default=100.0, show_default=True, help="How long each short run takes.")
+@click.option("--tries", default=3, show_default=True, help="How often both are measured, in turn.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def tiers(runs: int, short: int, long: int, task_ms: float, tries: int, *, as_json: bool) -> None:
+    """Compare the waits of short runs alone with those beside half-hour runs in every long slot.
+
+    \b
+    Example: bellringer bench tiers --json
+    """
+    from bellringer.bench.tiers import tiers as measure
+
+    _tell(_measured(lambda dsn: measure(dsn, runs, short, long, task_ms, tries)), as_json=as_json)
+
+
+@bench.command("simulate-day")
+@click.option("--runs", default=100_000, show_default=True, help="Runs of the whole day.")
+@click.option("--seconds", default=40, show_default=True, help="How long the day is.")
+@click.option("--workers", default=1, show_default=True, help="Worker processes.")
+@click.option("--slots", default=200, show_default=True, help="Slots of each.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def simulate_day(runs: int, seconds: int, workers: int, slots: int, *, as_json: bool) -> None:
+    """Replay a day, scaled down: evenly, and a fifth of it at one instant; say what other sizes would need.
+
+    \b
+    Example: bellringer bench simulate-day --runs 100000 --seconds 40 --json
+    """
+    from bellringer.bench.day import day as measure
+
+    dispatch = os.environ.get("BELLRINGER_DISPATCH", "postgresql")
+    _tell(_measured(lambda dsn: measure(dsn, runs, seconds, workers, slots, dispatch)), as_json=as_json)
 
 
 def _measured(measure: Callable[[str], Coroutine[Any, Any, Any]]) -> dict[str, Any]:

@@ -47,11 +47,11 @@ async def drain(dsn: str, runs: int, slots: int) -> Drain:
         names = Names(store)
         task_id = (await names.task_ids(["bench.noop"]))["bench.noop"]
         pool_id = (await names.pool_ids([DEFAULT_POOL]))[DEFAULT_POOL]
-        await _fill(store, runs, task_id, pool_id, await store.now())
+        await fill(store, runs, task_id, pool_id, await store.now())
         await store.pool.execute("vacuum analyze queue")
         await store.pool.execute("checkpoint")
         with _scheduler(dsn):
-            seconds, cpu = await _work(store, slots)
+            seconds, cpu = await work(store, slots)
         lateness = await _lateness(store)
         ended = await store.pool.fetchval("select count(*) from attempts where ends_as = 'succeeded'")
         if ended != runs:
@@ -67,14 +67,15 @@ async def drain(dsn: str, runs: int, slots: int) -> Drain:
     )
 
 
-async def _fill(store: Store, runs: int, task_id: int, pool_id: int, at: datetime) -> None:
+async def fill(store: Store, runs: int, task_id: int, pool_id: int, at: datetime) -> None:
     for start in range(0, runs, BATCH):
         ids = [uuid7() for _ in range(min(BATCH, runs - start))]
         await store.pool.execute(_SQL.ready, ids, at, task_id, pool_id)
     await store.pool.execute(_SQL.ready_queue)
 
 
-async def _work(store: Store, slots: int) -> tuple[float, float]:
+async def work(store: Store, slots: int) -> tuple[float, float]:
+    """Execute all that is ready; answers the seconds that passed, and those of this process's processor time."""
     registry = Registry()
     registry.add(task_from(noop, name="bench.noop"))
     clock = SystemClock()

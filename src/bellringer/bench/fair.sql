@@ -19,10 +19,6 @@ insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id
 select gen_random_uuid(), bellringer.now(), 0, bellringer.now(), t, $3, 0, $4, 5, 'send', '{}'
 from unnest($1::integer[]) t cross join generate_series(1, $2::int)
 
--- name: longest
-select extract(epoch from max(a.started_at) - $3::timestamptz)::float8
-from (select started_at from attempts where tenant_id = $1 order by started_at desc limit $2) a
-
 -- name: clear
 truncate queue
 

@@ -11,13 +11,14 @@ import sys
 from collections import Counter, deque
 from importlib import import_module
 from itertools import cycle
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from bellringer.clock import SystemClock
 
 Request = tuple[str, str, str | None]  # method, path, body
+PACE: Final = 0.001  # seconds between two looks at what is due; the loop counts milliseconds, and spins for less
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +42,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     p50_ms: float
     p99_ms: float
     max_ms: float
+    late_ms: float  # with a rate, the longest that the generator itself came late to look at what is due
     statuses: dict[str, int]
     sample: str  # one of the answers' bodies
 
@@ -99,6 +101,7 @@ class Hammer:
         self._sample = b""
         self._until = float("inf")
         self._under_way = 0
+        self._late = 0.0
         self.ended = asyncio.Event()
 
     async def run(self) -> Seen:
@@ -122,17 +125,19 @@ class Hammer:
 
     async def _paced(self, started: float, rate: float) -> None:
         waiting: deque[float] = deque()
-        sent = 0
+        sent, looked = 0, started
         while sent < self._total or waiting:
-            due = min(self._total, int((self._clock.monotonic() - started) * rate) + 1)
+            moment = self._clock.monotonic()
+            self._late, looked = max(self._late, moment - looked - PACE), moment
+            due = min(self._total, int((moment - started) * rate) + 1)
             waiting.extend(started + n / rate for n in range(sent, due))
             sent = due
             while waiting and self._idle:
                 self._idle.popleft().ask(next(self._feed), waiting.popleft())
                 self._under_way += 1
-            await asyncio.sleep(0.0005)
+            await asyncio.sleep(PACE)
         while self._under_way:
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(PACE)
 
     def answered(self, connection: _Connection, status: str, body: bytes, due: float) -> None:
         moment = self._clock.monotonic()
@@ -164,6 +169,7 @@ class Hammer:
             p50_ms=round(p50 * 1000, 2),
             p99_ms=round(p99 * 1000, 2),
             max_ms=round(ordered[-1] * 1000, 2),
+            late_ms=round(self._late * 1000, 2),
             statuses=dict(self._statuses),
             sample=self._sample[:2000].decode(errors="replace"),
         )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
+from bellringer.cli.cluster_regions import regions
+from bellringer.cli.cluster_up import up
 from bellringer.cli.connect import with_client
 from bellringer.cli.groups import Group
 from bellringer.cli.output import LIST, as_json, output_option, print_facts, print_list, print_table
@@ -14,6 +17,7 @@ from bellringer.cli.times import clock_time, from_now, span
 
 if TYPE_CHECKING:
     from bellringer.client import Client
+    from bellringer.wire import Cluster, Lag, Lease, Node
 
 SILENT = 10.0  # seconds after which a node that says nothing has lost its leases
 
@@ -78,6 +82,10 @@ def cluster() -> None:
     """The installation: its nodes, shards and leases."""
 
 
+cluster.add_command(up)
+cluster.add_command(regions)
+
+
 @cluster.command(
     "status",
     examples="""
@@ -88,7 +96,7 @@ def cluster() -> None:
 @output_option("table", "json")
 @with_client
 def status(client: Client, *, output: str) -> None:
-    """Show who holds what."""
+    """Show who holds what, and how far behind it is."""
     found = client.cluster()
     if output == "json":
         click.echo(as_json(found))
@@ -99,26 +107,49 @@ def status(client: Client, *, output: str) -> None:
         {
             "shards": f"{shards.held} of {shards.total} held, {shards.free} free",
             "leases": f"the next one ends in {span(max(min(left), 0.0))} unless renewed" if left else "none",
+            "firing": _firing(found.lag),
             "schema": f"{found.schema.current}, wanted {found.schema.wanted}",
             "clock": f"this server is {abs(found.skew) * 1000:.0f} ms "
             f"{'ahead of' if found.skew >= 0 else 'behind'} the database",
         }
     )
-    if not found.nodes:
+    if found.nodes:
+        click.echo()
+        _print_nodes(found)
+    else:
         click.echo("no nodes; start one with `bellringer server`", err=True)
-        return
+    for node in found.nodes:
+        if node.waits_for and node.age < SILENT:
+            click.echo(f"{node.name} waits: {node.waits_for}", err=True)
+    if found.lag.pools:
+        click.echo()
+        _print_pools(found.lag)
+
+
+def _firing(lag: Lag) -> str:
+    if not lag.shards:
+        return "in time"
+    return f"{span(lag.firing)} behind, in {len(lag.shards)} shard{'s' if len(lag.shards) > 1 else ''}"
+
+
+def _print_nodes(found: Cluster) -> None:
     from bellringer.clock import SystemClock
 
     now = SystemClock().now()
-    holders = Counter(lease.holder for lease in found.leases)
-    click.echo()
+    late = {shard.shard: shard.late for shard in found.lag.shards}
+    held: defaultdict[str | None, list[Lease]] = defaultdict(list)
+    for lease in found.leases:
+        held[lease.holder].append(lease)
     print_table(
-        ("STATE", "NODE", "SHARDS", "FIRED", "REFUSED", "STARTED", "SEEN", "VERSION"),
+        ("STATE", "NODE", "REGION", "SHARDS", "TOKENS", "BEHIND", "FIRED", "REFUSED", "STARTED", "SEEN", "VERSION"),
         [
             (
-                "live" if node.age < SILENT else "gone",
+                _state(node),
                 node.name,
-                str(holders[node.node_id]),
+                node.region or "–",
+                str(len(held[node.node_id])),
+                _tokens(held[node.node_id]),
+                _behind([late.get(lease.shard, 0.0) for lease in held[node.node_id]]),
                 str(node.fired),
                 str(node.refused),
                 from_now(node.started_at, now),
@@ -126,6 +157,41 @@ def status(client: Client, *, output: str) -> None:
                 node.version,
             )
             for node in found.nodes
+        ],
+    )
+
+
+def _state(node: Node) -> str:
+    if node.age >= SILENT:
+        return "gone"
+    return "waits" if node.waits_for else "live"
+
+
+def _tokens(leases: Sequence[Lease]) -> str:
+    """The tokens of a node's shards: each grew with every new holder."""
+    tokens = [lease.token for lease in leases]
+    if not tokens:
+        return "–"
+    return str(tokens[0]) if min(tokens) == max(tokens) else f"{min(tokens)}–{max(tokens)}"
+
+
+def _behind(late: Sequence[float]) -> str:
+    return span(max(late)) if any(late) else "–"
+
+
+def _print_pools(lag: Lag) -> None:
+    print_table(
+        ("POOL", "READY", "OLDEST", "SENT", "UNREAD", "RUNNING"),
+        [
+            (
+                pool.pool,
+                str(pool.ready),
+                span(pool.oldest) if pool.ready or pool.sent else "–",
+                str(pool.sent),
+                "–" if pool.unread is None else str(pool.unread),
+                str(pool.running),
+            )
+            for pool in lag.pools
         ],
     )
 
@@ -138,13 +204,15 @@ def shards(client: Client, *, output: str) -> None:
     print_list(
         output,
         client.shards().items,
-        head=("SHARD", "NODE", "TOKEN", "NEXT", "TIMER"),
+        head=("SHARD", "REGION", "NODE", "TOKEN", "NEXT", "TIMER", "BEHIND"),
         row=lambda shard: (
             str(shard.shard),
+            shard.region or "–",
             shard.node or "–",
             str(shard.token),
             clock_time(shard.next_at),
             clock_time(shard.timer_at),
+            _behind([shard.late]),
         ),
         name=lambda shard: str(shard.shard),
         nothing="there are no shards",
@@ -159,9 +227,10 @@ def leases(client: Client, *, output: str) -> None:
     print_list(
         output,
         client.leases().items,
-        head=("SHARD", "NODE", "HOLDER", "TOKEN", "ENDS IN"),
+        head=("SHARD", "REGION", "NODE", "HOLDER", "TOKEN", "ENDS IN"),
         row=lambda lease: (
             str(lease.shard),
+            lease.region or "–",
             lease.node or "–",
             lease.holder or "–",
             str(lease.token),

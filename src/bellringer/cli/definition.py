@@ -25,6 +25,7 @@ OF_SCHEDULE: Final = {
 PLAIN: Final = (
     "pool", "priority", "timeout", "misfire", "max_catchup", "catchup_window", "catchup_rate", "overlap",
     "max_concurrency", "concurrency_key", "concurrency_limit", "jitter", "late_after", "starts_at", "ends_at",
+    "expected_duration", "region",
 )  # fmt: skip
 
 _SCHEDULE = (
@@ -42,7 +43,8 @@ _SCHEDULE = (
     click.option("--delay", metavar="TIME", help="This long after the previous run has ended."),
 )
 _POLICIES = (
-    click.option("--pool", help="Who runs it.  [default: short]"),
+    click.option("--pool", help="Who runs it.  [default: long, if it takes more than a minute; else short]"),
+    click.option("--expected-duration", metavar="TIME", help="How long a run takes, as far as you know."),
     click.option("--priority", type=click.IntRange(0, 9), help="Higher goes first.  [default: 5]"),
     click.option("--timeout", metavar="TIME", help="The longest that an attempt may take."),
     click.option("--attempts", type=click.IntRange(1), help="How often to try.  [default: 3]"),
@@ -58,6 +60,7 @@ _POLICIES = (
     click.option("--late-after", metavar="TIME", help="When a run that has not started is late."),
     click.option("--starts-at", metavar="INSTANT", help="Not before this RFC 3339 instant."),
     click.option("--ends-at", metavar="INSTANT", help="Not after this RFC 3339 instant."),
+    click.option("--region", metavar="NAME", help="Where it lives: the region whose schedulers fire it."),
     click.option("--tag", "tags", multiple=True, help="A tag; may be repeated."),
 )  # fmt: skip
 

@@ -118,7 +118,8 @@ def print_job(job: Job, output: str) -> None:
             "task": job.task,
             "args": short_json(job.args) if job.args else "",
             "kwargs": short_json(job.kwargs) if job.kwargs else "",
-            "pool": job.pool,
+            "pool": job.pool + (", by how long it takes" if job.routed else ""),
+            "expected": job.expected_duration or "",
             "priority": str(job.priority),
             "timeout": job.timeout or "",
             "misfire": job.misfire + (f", at most {job.max_catchup:,}" if job.max_catchup else ""),
@@ -129,6 +130,7 @@ def print_job(job: Job, output: str) -> None:
             "late after": job.late_after or "",
             "retry": ", ".join(f"{key} {short_json(value)}" for key, value in job.retry.items()),
             "tags": ", ".join(job.tags),
+            "region": job.region or "",
             "owner": job.owner,
             "revision": f"{job.revision}, {from_now(job.updated_at, now)}",
         }

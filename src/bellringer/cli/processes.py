@@ -40,10 +40,18 @@ def server(no_scheduler: bool, insecure: bool, listening_fd: int | None, with_pa
     config = load_config(**flags)
     config.require_dsn()
     from bellringer import assembly
+    from bellringer.config import described
 
     inherited = listening_fd is not None
     listening = socket.socket(fileno=listening_fd) if inherited else listen(config.host, config.port)
-    assembly.run_server(config, listening, with_scheduler=not no_scheduler, insecure=insecure, with_parent=with_parent)
+    assembly.run_server(
+        config,
+        listening,
+        with_scheduler=not no_scheduler,
+        insecure=insecure,
+        with_parent=with_parent,
+        settings=described(config, flags, environ=os.environ),
+    )
 
 
 @click.command(cls=Command, examples="BELLRINGER_DSN=postgresql://app@db/bellringer bellringer scheduler")
@@ -62,10 +70,11 @@ def scheduler(with_parent: bool, metrics_port: int | None, **flags: Any) -> None
 
 def _pools(_ctx: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> dict[str, int]:
     pools = {}
-    for text in given:
+    for text in (part for words in given for part in words.split(",")):
         name, _, count = text.partition("=")
         if not name or not count.isascii() or not count.isdecimal() or not 1 <= int(count) <= 10_000:
-            fail(f"--pool {text!r} cannot be read", "write it like --pool io=10: a name and a number of slots")
+            hint = "write it like --pool io=10 or --pools short=200,long=4: a name and a number of slots"
+            fail(f"--pool {text!r} cannot be read", hint)
         pools[name] = int(count)
     return pools
 
@@ -74,11 +83,14 @@ def _pools(_ctx: click.Context, _parameter: click.Parameter, given: tuple[str, .
     cls=Command,
     examples="""
     bellringer worker app.py
+    bellringer worker shop.jobs:app --pools short=200,long=4
     bellringer worker shop.jobs:app --pool short=50 --pool reports=2 --grace 2m
     """,
 )
 @click.argument("target", metavar="APP")
-@click.option("--pool", "pools", multiple=True, callback=_pools, metavar="NAME=SLOTS", help="A pool to serve.")
+@click.option(
+    "--pool", "--pools", "pools", multiple=True, callback=_pools, metavar="NAME=SLOTS", help="A pool to serve, or some."
+)
 @click.option("--slots", type=click.IntRange(1, 10_000), help="Slots of each pool, without --pool.  [default: 50]")
 @click.option("--grace", metavar="TIME", help="How long running work may take to finish on stop.  [default: 30s]")
 @click.option("--metrics-port", type=int, metavar="PORT", help="Serve Prometheus metrics on this port.")

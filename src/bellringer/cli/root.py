@@ -37,11 +37,13 @@ STEER = {
     "whoami": Late("bellringer.cli.keys:whoami", "As whom the server sees you."),
     "limits": Late("bellringer.cli.keys:limits", "What your tenant may have, and what it has."),
     "cluster": Late("bellringer.cli.cluster:cluster", "Nodes, shards and leases."),
+    "settings": Late("bellringer.cli.settings:settings", "The settings of a server, and where each comes from."),
 }
 TOOLS = {
     "cron": Late("bellringer.cli.cron:cron", "What a cron expression means, and when it fires."),
     "verify": Late("bellringer.cli.verify:verify", "Prove that nothing was missed, doubled or early."),
     "simulate": Late("bellringer.cli.simulate:simulate", "Live through a year of an app's schedules, with outages."),
+    "services": Late("bellringer.cli.services:services", "Real servers on this machine, for tests and benches."),
 }
 BENCH = "bellringer.bench.commands"
 

@@ -6,7 +6,16 @@ from collections.abc import Awaitable, Callable
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
-from bellringer.wire import asks, asks_access, asks_audit, asks_installation, asks_jobs, asks_runs, asks_webhooks
+from bellringer.wire import (
+    asks,
+    asks_access,
+    asks_audit,
+    asks_installation,
+    asks_jobs,
+    asks_overview,
+    asks_runs,
+    asks_webhooks,
+)
 from bellringer.wire.asks import Ask
 
 if TYPE_CHECKING:
@@ -143,5 +152,15 @@ class Calls:
     nodes = _Call(asks_installation.nodes)
     shards = _Call(asks_installation.shards)
     leases = _Call(asks_installation.leases)
+    regions = _Call(asks_installation.regions)
+    put_regions = _Call(asks_installation.put_regions)
+    pulse = _Call(asks_overview.pulse)
+    overview = _Call(asks_overview.overview)
+    strips = _Call(asks_overview.strips)
+    ledger = _Call(asks_overview.ledger)
+    job_days = _Call(asks_overview.job_days)
+    job_stats = _Call(asks_overview.job_stats)
+    run_counts = _Call(asks_overview.run_counts)
+    settings = _Call(asks_overview.settings)
     version = _Call(asks.version)
     ready = _Call(asks.ready)

@@ -1,4 +1,4 @@
-"""A child process of `bellringer dev`: started again when it dies, asked to stop, ended if it does not."""
+"""A child process: started again when it dies, asked to stop, ended if it does not."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
 FIRST_PAUSE: Final = 0.5
@@ -18,8 +19,10 @@ STEADY: Final = 30.0  # seconds of life after which a death is a new one, not th
 class Child:
     """One command of ours, kept running.
 
-    It is in our process group, so a kill of the group takes it along; and its standard input is a pipe from
-    us, so it stops by itself if we are killed alone. With `tells_ready` it gets one to say that it is.
+    It is in our process group, so a kill of the group takes it along; or `apart`, so that Ctrl-C reaches us alone, and
+    it stops when we say so. Its standard input is a pipe from us, so it stops by itself if we are killed. With
+    `tells_ready` it gets one to say that it is. What it says goes where our own words go, or to the end of the file
+    `log`.
     """
 
     def __init__(
@@ -31,6 +34,8 @@ class Child:
         clock: Callable[[], float],
         descriptors: Sequence[int] = (),
         tells_ready: bool = False,
+        log: Path | None = None,
+        apart: bool = False,
     ) -> None:
         self.name = name
         self._command = [sys.executable, "-m", "bellringer", *arguments]
@@ -38,6 +43,8 @@ class Child:
         self._descriptors = tuple(descriptors)
         self._clock = clock
         self._tells_ready = tells_ready
+        self._log = log
+        self._group = 0 if apart else None
         self._reading: int | None = None
         self._was_ready = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -56,13 +63,21 @@ class Child:
             os.set_blocking(reading, False)
             command, descriptors = [*command, "--ready-fd", str(writing)], (*descriptors, writing)
             self._reading = reading
+        saying = None if self._log is None else os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own program
-                command, stdin=subprocess.PIPE, env=self._environment, pass_fds=descriptors
+                command,
+                stdin=subprocess.PIPE,
+                stdout=saying,
+                stderr=saying,
+                env=self._environment,
+                pass_fds=descriptors,
+                process_group=self._group,
             )
         finally:
-            if writing is not None:
-                os.close(writing)
+            for ours in (writing, saying):
+                if ours is not None:
+                    os.close(ours)
         self._started_at, self._again_at = self._clock(), None
 
     @property

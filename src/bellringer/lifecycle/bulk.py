@@ -11,7 +11,7 @@ from bellringer.errors import Conflict, InvalidInput, QuotaExceeded, Unavailable
 from bellringer.jobs import Definition
 from bellringer.lifecycle import register
 from bellringer.lifecycle.judging import weigh
-from bellringer.lifecycle.register import Written
+from bellringer.lifecycle.register import Readied, Written
 from bellringer.lifecycle.rows import Judged
 from bellringer.store import jobs
 from bellringer.store.jobs import Stale
@@ -72,7 +72,7 @@ async def create_together(
     """
     made: list[Written] = []
     seen: set[str] = set()
-    under_way: asyncio.Task[list[Written]] | None = None
+    begun: tuple[Readied, asyncio.Task[datetime]] | None = None
     try:
         async with store.transaction():
             await jobs.lock_shards(store, await names.shards())
@@ -80,14 +80,15 @@ async def create_together(
                 async for batch in batches:
                     asof = await now()
                     good = _all_good(await weigh(store, names, batch, tenant_id=tenant_id, now=asof), seen)
-                    create = await register.readied(store, names, good, tenant_id=tenant_id, who=who, asof=asof)
-                    if under_way is not None:
-                        made += await under_way
-                    under_way = asyncio.create_task(create())
-                if under_way is not None:
-                    made += await under_way
+                    ready = await register.readied(store, names, good, tenant_id=tenant_id, asof=asof)
+                    ended, since = (begun[0], await begun[1]) if begun else (None, asof)
+                    begun = ready, asyncio.create_task(jobs.register(store, ready.document, who, ready.instants))
+                    await asyncio.sleep(0)  # it is sent: what has ended is told of meanwhile
+                    made += ended.taken(since) if ended else ()
+                if begun is not None:
+                    made += begun[0].taken(await begun[1])
             finally:
-                await _stopped(under_way)
+                await _stopped(begun[1] if begun else None)
     except (InvalidInput, Conflict, QuotaExceeded, Stale):
         return None
     return made
@@ -107,7 +108,7 @@ def _all_good(judged: Sequence[Judged | InvalidInput], seen: set[str]) -> list[J
     return good
 
 
-async def _stopped(task: asyncio.Task[list[Written]] | None) -> None:
+async def _stopped(task: asyncio.Task[datetime] | None) -> None:
     """Before the transaction ends, nobody uses its connection any more."""
     if task is not None and not task.done():
         task.cancel()

@@ -119,8 +119,11 @@ def _facts(here: Around, job: Job | None, found: Run | None, then: Then | None =
         task=here.task,
         pool=here.pool,
         pool_pause=here.pool_pause,
+        pool_bounds=here.pool_bounds,
         shard=here.shard,
         scheduler=here.scheduler,
+        sent_at=here.sent_at,
+        waits_for=here.waits_for,
         workers=here.workers,
         tasks=here.tasks,
         taken=here.taken,
@@ -159,6 +162,9 @@ def _member(job: Job) -> Member:
         created_at=job.created_at,
         hand_at=job.next_at,
         timer_at=job.timer_at,
+        routed=job.routed,
+        expected=job.expected_duration,
+        learned_at=job.learned_at,
     )
 
 

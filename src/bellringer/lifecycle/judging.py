@@ -9,6 +9,7 @@ from datetime import datetime
 
 from bellringer.errors import InvalidInput
 from bellringer.jobs import Definition, check_name
+from bellringer.lifecycle.homes import homeless
 from bellringer.lifecycle.rows import Judged, alike
 from bellringer.payload import check_payload
 from bellringer.schedule import Calendar, Schedule, resolved, seeded
@@ -53,9 +54,13 @@ async def weigh(
             await asyncio.sleep(0)  # thousands take a while: others have their turn meanwhile
         outcomes.append(judged(definition))
     unknown = await names.unknown_pools({j.definition.pool for j in outcomes if isinstance(j, Judged)})
-    if not unknown:
+    nowhere = await homeless(names, (j.definition for j in outcomes if isinstance(j, Judged)))
+    if not unknown and not nowhere:
         return outcomes
-    return [unknown.get(j.definition.pool, j) if isinstance(j, Judged) else j for j in outcomes]
+    return [
+        unknown.get(j.definition.pool) or nowhere.get(j.definition.region) or j if isinstance(j, Judged) else j
+        for j in outcomes
+    ]
 
 
 def stored_as(d: Definition, known: Mapping[str, Calendar], seed: str) -> Definition:

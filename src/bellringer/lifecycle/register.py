@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import msgspec
-from uuid_utils.compat import uuid7
 
 from bellringer.errors import Conflict, InvalidInput, NotFound, Unavailable
 from bellringer.jobs import Definition, check_name
+from bellringer.lifecycle.homes import check_homes, new_id, new_ids
 from bellringer.lifecycle.judging import stored_as, weigh
 from bellringer.lifecycle.rows import Judged, Row, judged_of, rows_of, spec_of, written
 from bellringer.policies import Missed
@@ -30,12 +30,12 @@ MOMENT: Final = timedelta(microseconds=1)
 SOON: Final = timedelta(seconds=12)
 TRIES: Final = 5
 _COMPARED: Final = (
-    "task", "schedules", "pool", "priority", "starts_at", "ends_at", "enabled", "tags", "misfire", "catchup", "overlap",
-    "limit", "jitter", "late_after", "owner",
+    "task", "schedules", "priority", "starts_at", "ends_at", "enabled", "tags", "misfire", "catchup", "overlap",
+    "limit", "jitter", "late_after", "owner", "expected_duration", "routed",
 )  # fmt: skip
 _ALIKE: Final = (
     "name", "task", "schedules", "pool", "priority", "catchup", "limit", "jitter", "late_after", "starts_at", "ends_at",
-    "enabled", "owner", "tags", "once_at", "delay",
+    "enabled", "owner", "tags", "once_at", "delay", "expected_duration", "routed",
 )  # fmt: skip
 
 
@@ -43,7 +43,7 @@ async def register(
     store: Store, names: Names, definitions: Sequence[Definition], *, tenant_id: int, who: str
 ) -> list[Registered]:
     """Create jobs, all or none; answers in the order given."""
-    fresh = [(uuid7(), 0, definition) for definition in definitions]
+    fresh = [(await new_id(names, definition), 0, definition) for definition in definitions]
     return [written.registered for written in await _write(store, names, fresh, tenant_id, who)]
 
 
@@ -51,7 +51,7 @@ async def create(
     store: Store, names: Names, definition: Definition, *, tenant_id: int, who: str, now: datetime | None = None
 ) -> Job:
     """Create one job; answers it as it is stored, without reading it again. `now` may have been read before."""
-    [written] = await _write(store, names, [(uuid7(), 0, definition)], tenant_id, who, now=now)
+    [written] = await _write(store, names, [(await new_id(names, definition), 0, definition)], tenant_id, who, now=now)
     return written.job()
 
 
@@ -100,7 +100,7 @@ async def declare(
         for name, definition in wanted.items():
             job_id, revision = known.get(name, (None, 0))
             if job_id is None or not await _same(store, job_id, tenant_id, definition):
-                changes.append((job_id or uuid7(), revision, definition))
+                changes.append((job_id or await new_id(names, definition), revision, definition))
         try:
             written = await _write(store, names, changes, tenant_id, who) if changes else []
             return [w.registered for w in written]
@@ -168,7 +168,9 @@ async def _same(store: Store, job_id: UUID, tenant_id: int, definition: Definiti
 def is_same(job: Job, definition: Definition) -> bool:
     """Whether a job is what a definition, as it is stored, says."""
     same = all(getattr(job, name) == getattr(definition, name) for name in _COMPARED)
-    same = same and job.cap == definition.max_concurrency
+    same = same and job.cap == definition.max_concurrency and definition.region in {None, job.region}
+    learns = definition.routed and definition.expected_duration is None  # where it belongs, its runs tell
+    same = same and (learns or job.pool == definition.pool)
     wanted = msgspec.json.decode(spec_of(definition), type=Spec)
     return same and job.name == check_name(definition.name) and job.spec == wanted
 
@@ -210,6 +212,8 @@ class Written:
             updated_at=since,
             next_at=min(coming, default=None) if d.enabled else None,
             timer_at=_timer(d, since),
+            learned_at=None,
+            region=row.region,
             **{name: getattr(d, name) for name in _ALIKE},
         )
 
@@ -234,6 +238,7 @@ async def _write(
 ) -> list[Written]:
     now = now or await store.now()
     checked = []
+    await check_homes(names, wanted)
     judged = await weigh(store, names, [d for _, _, d in wanted], tenant_id=tenant_id, now=now, known=known)
     for (job_id, revision, _), found in zip(wanted, judged, strict=True):
         if isinstance(found, InvalidInput):
@@ -261,7 +266,7 @@ async def enroll(
     ids: Sequence[UUID] | None = None,
 ) -> list[Written]:
     """Create jobs of definitions that were judged, all or none; under new ids where none are given."""
-    ids = ids if ids is not None else [uuid7() for _ in checked]
+    ids = ids if ids is not None else await new_ids(names, checked)
     fresh = [(job_id, 0, judged_of(d)) for job_id, d in zip(ids, checked, strict=True)]
     return await _put(store, names, fresh, tenant_id, who, None, now)
 
@@ -304,19 +309,25 @@ def _taken(
     ]
 
 
-async def readied(
-    store: Store, names: Names, checked: Sequence[Judged], *, tenant_id: int, who: str, asof: datetime
-) -> Callable[[], Coroutine[Any, Any, list[Written]]]:
-    """All that comes before jobs are created; what is answered creates them, if it is called soon, or raises Stale."""
-    fresh = [(uuid7(), 0, judged) for judged in checked]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readied:
+    """Jobs that are to be created by `jobs.register`, and soon: else the instants are stale."""
+
+    fresh: Sequence[tuple[UUID, int, Judged]]
+    rows: Sequence[Row]
+    document: bytes
+    instants: Instants
+
+    def taken(self, since: datetime) -> list[Written]:
+        return _taken(self.fresh, self.rows, self.instants, since)
+
+
+async def readied(store: Store, names: Names, checked: Sequence[Judged], *, tenant_id: int, asof: datetime) -> Readied:
+    """All that comes before jobs are created."""
+    fresh = [(await new_id(names, judged.definition), 0, judged) for judged in checked]
     rows = await rows_of(names, fresh, tenant_id)
-    document = written(rows)
     instants = await _instants(store, names, {n for row in rows for n in row.common["schedule_ids"]}, asof)
-
-    async def create() -> list[Written]:
-        return _taken(fresh, rows, instants, await jobs.register(store, document, who, instants))
-
-    return create
+    return Readied(fresh=fresh, rows=rows, document=written(rows), instants=instants)
 
 
 async def _instants(store: Store, names: Names, schedule_ids: Iterable[int], asof: datetime | None = None) -> Instants:

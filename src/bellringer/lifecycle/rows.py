@@ -31,6 +31,7 @@ class Row(msgspec.Struct, frozen=True):
     job_id: UUID
     own: Own
     common: Mapping[str, Any]
+    region: str | None  # whose shard it is in
 
 
 class Judged(NamedTuple):
@@ -48,7 +49,7 @@ def judged_of(d: Definition) -> Judged:
 
 async def rows_of(names: Names, checked: Sequence[tuple[UUID, int, Judged]], tenant_id: int) -> list[Row]:
     """One row for each id, expected revision and definition."""
-    shards = await names.shards()
+    shards, regions = await names.shards(), await names.regions()
     firsts = {judged.kind: judged.definition for _, _, judged in checked}.values()
     pools = await names.pool_ids(d.pool for d in firsts)
     tasks = await names.task_ids((d.task for d in firsts), tenant_id)
@@ -74,7 +75,7 @@ async def rows_of(names: Names, checked: Sequence[tuple[UUID, int, Judged]], ten
                 "jitter_by": jitter_by(f"{tenant_id}:{d.name}", d.jitter).total_seconds() if d.jitter else 0.0,
             }
         own = Own(shard=shard_of(job_id, shards), name=d.name, spec=msgspec.Raw(_joined(arguments, terms)))
-        rows.append(Row(job_id=job_id, own=own, common=common))
+        rows.append(Row(job_id=job_id, own=own, common=common, region=regions.get(own.shard)))
     return rows
 
 
@@ -112,7 +113,7 @@ def alike(d: Definition) -> Hashable:
     return (
         d.task, d.pool, id(d.schedules), d.priority, d.timeout, d.heartbeat, id(d.retry), d.delivery, d.misfire,
         id(d.catchup), d.overlap, d.max_concurrency, d.jitter, d.late_after, d.starts_at, d.ends_at, d.enabled,
-        d.owner, id(d.tags), id(d.limit),
+        d.owner, id(d.tags), id(d.limit), d.expected_duration, d.routed,
     )  # fmt: skip
 
 
@@ -141,4 +142,6 @@ def _columns(d: Definition, schedules: Mapping[ScheduleRow, int]) -> Mapping[str
         "enabled": d.enabled,
         "owner": d.owner,
         "tags": list(d.tags),
+        "expected_duration": d.expected_duration.total_seconds() if d.expected_duration else None,
+        "routed": d.routed,
     }

@@ -119,7 +119,7 @@ class Compared:
 async def compare(store: Store, names: Names, now: datetime) -> Compared:
     """Compare what runs, on workers that are there, with what is usual for its job."""
     running = await events.running(store, now - SHORTEST, MOST_RUNNING, SILENT)
-    known = await _baselines(store, names, sorted({run.key.job_id for run in running}), now)
+    known = await baselines(store, names, sorted({run.key.job_id for run in running}), now)
     news = [n for run in running if run.key.job_id in known for n in judge(run, *known[run.key.job_id], now)]
     told = await events.tell(store, now, news)
     return Compared(slow=told[Kind.SLOW], outgrown=told[Kind.OUTGROWN])
@@ -127,15 +127,16 @@ async def compare(store: Store, names: Names, now: datetime) -> Compared:
 
 async def baseline(store: Store, names: Names, job_id: UUID, now: datetime, *, tenant_id: int) -> Baseline | None:
     """What is usual for a job; None where there is no such job."""
-    known = await _baselines(store, names, [job_id], now)
+    known = await baselines(store, names, [job_id], now)
     if job_id not in known or known[job_id][0].tenant_id != tenant_id:
         return None
     return known[job_id][1]
 
 
-async def _baselines(
+async def baselines(
     store: Store, names: Names, job_ids: Sequence[UUID], now: datetime
 ) -> dict[UUID, tuple[History, Baseline]]:
+    """What is usual for jobs, each with what that was found from."""
     if not job_ids:
         return {}
     found = await events.histories(store, job_ids, LOOK, LAST)

@@ -14,7 +14,7 @@ from bellringer.schedule.instants import EPOCH
 MOST_AHEAD: Final = 1000  # rows before a run are counted no further
 SILENT: Final = timedelta(seconds=10)  # after which a worker is not counted on
 NEAR: Final = timedelta(minutes=1)  # a time that a person names means the minute that begins there
-PAUSED, PREDECESSOR, TASK_UNKNOWN, FROZEN, LIMITED = 1, 2, 4, 8, 32  # the bits of `blocked`
+PAUSED, PREDECESSOR, TASK_UNKNOWN, FROZEN, LIMITED, SENT = 1, 2, 4, 8, 32, 64  # the bits of `blocked`
 MOMENT: Final = timedelta(microseconds=1)
 LONGEST: Final = 200  # signs of an error or a note that a reason repeats
 
@@ -52,6 +52,9 @@ class Member:
     created_at: datetime = EPOCH
     hand_at: datetime | None = None  # where the clock hand of its schedules stands
     timer_at: datetime | None = None
+    routed: bool = False  # nobody named its pool …
+    expected: timedelta | None = None  # … it goes by this, where it is given …
+    learned_at: datetime | None = None  # … or by what its runs have taught
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +75,17 @@ class Limit:
     most: int
     taken: int = 0
     runs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """A pool's own bounds: how many of its runs may be under way and are, how many may start a second, and how many
+    starts are saved up."""
+
+    concurrency: int | None = None
+    under_way: int = 0
+    rate: float | None = None
+    credit: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +134,7 @@ class Hand:
     name: str
     pools: Mapping[str, int]
     knows: bool
+    dispatch: str = "postgresql"  # how work gets to it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,8 +181,11 @@ class Facts:
     task: str | None = None
     pool: str | None = None
     pool_pause: Pause | None = None
+    pool_bounds: Bounds | None = None
     shard: int | None = None
     scheduler: str | None = None  # who holds the shard
+    sent_at: datetime | None = None  # when a broker got it
+    waits_for: str | None = None  # what a scheduler waits for
     workers: tuple[Hand, ...] = ()
     tasks: tuple[str, ...] = ()  # that live workers know
     taken: int = 0

@@ -34,7 +34,7 @@ from bellringer.reasons.occurrence import (
     unaccounted,
     will_rest,
 )
-from bellringer.reasons.staff import circuit, flight, staff
+from bellringer.reasons.staff import circuit, flight, routed, staff
 from bellringer.reasons.words import (
     before_it,
     counted,
@@ -63,6 +63,7 @@ def reasons_for_run(facts: Facts, now: datetime) -> list[Reason]:
         return _running(run, now)
     due = run.available_at is None or run.available_at <= now
     found = [*circuit(facts, now), *_waiting(facts, run, now), *flight(facts), *staff(facts, due=due)]
+    found += routed(facts.job, facts.pool)
     if run.behind:
         found.append(tells("behind_live_work", "it runs behind live work, in a quarter of each worker's slots at most"))
     if not any(reason.holds is True for reason in found):
@@ -78,6 +79,7 @@ def reasons_for_job(facts: Facts, now: datetime) -> list[Reason]:
     if facts.run is not None and facts.run.state not in FINAL:
         return reasons_for_run(facts, now)
     found = [*_active(job, now), *_resting(facts, now), *_held_shard(facts), *staff(facts, due=False)]
+    found += routed(job, facts.pool)
     found += [replace(reason, holds=False) for reason in circuit(facts, now)]  # of what is to come, it only tells
     if (coming := next_of(job, now)) is not None:
         if not any(reason.holds is True for reason in found):
@@ -324,4 +326,7 @@ def _paused(job: Member, now: datetime) -> Reason:
 def _held_shard(facts: Facts) -> list[Reason]:
     if facts.scheduler is not None:
         return [fine("shard_held", f"scheduler {facts.scheduler} holds its shard {facts.shard}")]
+    if facts.waits_for is not None:
+        text = f"no scheduler holds its shard {facts.shard}: one waits for {facts.waits_for}"
+        return [holds("shard_unheld", text)]
     return [holds("shard_unheld", f"no scheduler holds its shard {facts.shard}", "bellringer scheduler")]

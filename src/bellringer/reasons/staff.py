@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from difflib import get_close_matches
 from shlex import quote
 
-from bellringer.reasons.facts import TASK_UNKNOWN, Facts, Pause, Reason
-from bellringer.reasons.words import before_it, counted, fine, from_now, holds, short, shown
+from bellringer.durations import format_duration
+from bellringer.reasons.facts import SENT, TASK_UNKNOWN, Bounds, Facts, Hand, Member, Pause, Reason
+from bellringer.reasons.words import before_it, counted, fine, from_now, holds, short, shown, tells
 
 
 def staff(facts: Facts, *, due: bool) -> list[Reason]:
@@ -21,15 +23,31 @@ def staff(facts: Facts, *, due: bool) -> list[Reason]:
     if not knowing:
         return [_task_unknown(facts, facts.task, facts.pool, len(serving))]
     slots = sum(worker.pools[facts.pool] for worker in knowing)
-    who = f"{counted(len(knowing), 'live worker')} of pool {facts.pool}"
-    if due and facts.taken >= slots:
-        text = f"all {counted(slots, 'slot')} of the {who} are busy, and {before_it(facts.ahead)} wait before it"
-        return [holds("pool_busy", text, _more(facts.pool))]
-    if facts.run is not None and facts.run.blocked & TASK_UNKNOWN:
-        text = f"it was set aside while nobody knew its task; {who} can do it now, so it comes back in a moment"
-        return [holds("set_aside", text)]
+    if due and (in_the_way := _in_the_way(facts, facts.pool, knowing, slots)) is not None:
+        return [in_the_way]
+    who = _who(facts.pool, knowing)
     busy = f"{min(facts.taken, slots)} of {counted(slots, 'slot')} busy"
     return [fine("staffed", f"{who} know{'s' if len(knowing) == 1 else ''} the task, {busy}")]
+
+
+def _in_the_way(facts: Facts, pool: str, knowing: Sequence[Hand], slots: int) -> Reason | None:
+    """What keeps those who could from taking it now."""
+    if (bound := _at_bounds(pool, facts.pool_bounds)) is not None:
+        return bound
+    who = _who(pool, knowing)
+    if facts.taken >= slots:
+        text = f"all {counted(slots, 'slot')} of the {who} are busy, and {before_it(facts.ahead)} wait before it"
+        return holds("pool_busy", text, _more(pool))
+    if (sent := _by_broker(facts, pool, knowing)) is not None:
+        return sent
+    if facts.run is not None and facts.run.blocked & TASK_UNKNOWN:
+        text = f"it was set aside while nobody knew its task; {who} can do it now, so it comes back in a moment"
+        return holds("set_aside", text)
+    return None
+
+
+def _who(pool: str, knowing: Sequence[Hand]) -> str:
+    return f"{counted(len(knowing), 'live worker')} of pool {pool}"
 
 
 def flight(facts: Facts) -> list[Reason]:
@@ -48,6 +66,46 @@ def _pool_paused(pool: str, pause: Pause) -> Reason:
     return holds(
         "pool_paused", f"pool {pool} was paused at {shown(pause.at)}{by}{why}", f"bellringer pools resume {quote(pool)}"
     )
+
+
+def _by_broker(facts: Facts, pool: str, knowing: Sequence[Hand]) -> Reason | None:
+    """A run that is with the broker, or cannot be sent there."""
+    engine = next((worker.dispatch for worker in knowing if worker.dispatch != "postgresql"), None)
+    if facts.run is not None and facts.run.blocked & SENT and facts.sent_at is not None:
+        how = f"it was sent by {engine or 'a broker'} at {shown(facts.sent_at)}"
+        return holds("sent", f"{how}; a worker of pool {pool} takes it when the message comes, or the next one")
+    if engine is not None and facts.waits_for is not None:
+        text = f"the workers of pool {pool} get their work by {engine}, and the scheduler waits for {facts.waits_for}"
+        return holds("broker_away", text)
+    return None
+
+
+def _at_bounds(pool: str, bounds: Bounds | None) -> Reason | None:
+    """A pool that has as many runs under way, or has started as many, as it may."""
+    if bounds is None:
+        return None
+    if bounds.concurrency is not None and bounds.under_way >= bounds.concurrency:
+        most = counted(bounds.concurrency, "run")
+        text = f"{bounds.under_way:,} of the {most} that pool {pool} may have under way are"
+        more = max(2 * bounds.concurrency, 1)
+        return holds("pool_concurrency", text, f"bellringer pools set {quote(pool)} --concurrency {more}")
+    if bounds.rate is not None and bounds.credit is not None and bounds.credit < 1:
+        text = f"pool {pool} starts {bounds.rate:,g} runs a second at most, and has just started as many"
+        return holds("pool_rate", text, f"bellringer pools set {quote(pool)} --rate {2 * bounds.rate:g}/s")
+    return None
+
+
+def routed(job: Member | None, pool: str | None) -> list[Reason]:
+    """Why a job is in a pool that nobody named, where something is known of how long it takes."""
+    if job is None or pool is None or not job.routed:
+        return []
+    if job.expected is not None:
+        why = f"it is expected to take {format_duration(job.expected)}"
+    elif job.learned_at is not None:
+        why = f"its runs have shown to be long (learned at {shown(job.learned_at)})"
+    else:
+        return []
+    return [tells("routed", f"nobody named its pool; it goes to {pool}, as {why}")]
 
 
 def _no_worker(facts: Facts, pool: str) -> Reason:

@@ -5,48 +5,46 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Final
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from bellringer import faults
 from bellringer.clock import Clock, DatabaseClock
+from bellringer.dispatch import HOME, Post
 from bellringer.leases import LEASE, Holding, LeaseKeeper
 from bellringer.lifecycle import prune as pruning
 from bellringer.lifecycle.backfill import Turn, backfill
 from bellringer.lifecycle.operate import Turn as OperationsTurn
 from bellringer.lifecycle.operate import operate
 from bellringer.lifecycle.prune import Retention
-from bellringer.lifecycle.reap import SILENCE, reap
-from bellringer.lifecycle.register import resume
-from bellringer.lifecycle.seal import MOST as MOST_SEALED
-from bellringer.lifecycle.seal import seal
+from bellringer.lifecycle.reap import SILENCE
 from bellringer.lifecycle.tick import Pace, ring, tick
 from bellringer.loops import Wake, every
-from bellringer.schedule.instants import EPOCH
+from bellringer.scheduler.dispatcher import Dispatcher, bring_home
+from bellringer.scheduler.lookout import AHEAD, Lookout
 from bellringer.scheduler.shards import Shards
+from bellringer.scheduler.steward import Steward
 from bellringer.scheduler.watchman import Watchman
-from bellringer.scheduler.wheel import Wheel
-from bellringer.store import cohorts, forecast, jobs, queue, tz
+from bellringer.scheduler.wheel import TimeIndex, Wheel
+from bellringer.store import forecast, queue, tz
 from bellringer.store.cohorts import Fired, Hand
 from bellringer.store.leases import Beat
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
-from bellringer.store.wakeups import CANCELS, HANDS, SHARDS, WORK, Wakeups, hear
-from bellringer.telemetry import CLOCK_SKEW, FIRE_LATENESS, FIRES, MISSED, REAPED, STALE, TICK_SECONDS, log
+from bellringer.store.wakeups import CANCELS, HANDS, RUNS, SHARDS, WORK, Wakeups, hear, read_instant
+from bellringer.telemetry import CLOCK_SKEW, FIRE_LATENESS, FIRES, MISSED, STALE, TICK_SECONDS, log
 
 _Step = Callable[[], Awaitable[object]]
 
 POLL: Final = 0.5
-AHEAD: Final = timedelta(seconds=1)  # how far beyond the lead the wheel looks: two polls
-MOST_HANDS: Final = 10_000
+KEEP: Final = 1.0  # seconds between two looks at the leases, at most: so soon a standby takes over
 MOST_HINTS: Final = 20
-PATIENCE: Final = 7.0  # longer than a worker's heartbeat waits after a failure
 FEWEST, MOST_STRIDE = 4, 8_000
 PASSES: Final = 10  # of backfilling, before it rests
-DECISIONS: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,21 +57,33 @@ class SchedulerSettings:
     retention: Retention = field(default_factory=Retention)
     lease: timedelta = LEASE
     silence: timedelta = SILENCE
+    region: str | None = None
 
 
 class Scheduler:
     """One node. Nodes are equal; each fires what is due in the shards that it holds."""
 
-    def __init__(self, store: Store, keeper: LeaseKeeper, clock: Clock, settings: SchedulerSettings) -> None:
+    def __init__(
+        self,
+        store: Store,
+        keeper: LeaseKeeper,
+        clock: Clock,
+        settings: SchedulerSettings,
+        post: Post | None = None,
+        index: TimeIndex | None = None,
+    ) -> None:
         self._store = store
         self._names = Names(store)
         self._keeper = keeper
         self._clock = clock
         self._time = DatabaseClock(clock)
         self._settings = settings
+        self._dispatcher = Dispatcher(store, post, clock, self._time.now, self._sends) if post else None
         self._node_id = uuid4()  # new with every start: token and holder together are never granted twice
         self._watchman = Watchman(store, self._names)
+        self._steward = Steward(store, self._names, clock, self._time.now, settings.retention, settings.silence)
         self._wheel = Wheel()
+        self._lookout = Lookout(store, self._names, self._wheel, self._time, clock, index)
         self._turn = Turn()
         self._operations = OperationsTurn()
         self._wake = Wake()
@@ -81,19 +91,17 @@ class Scheduler:
         self._wakeups = Wakeups(store, clock)
         self._polled_at = float("-inf")
         self._stride = 2_000
-        self._reaped_at = float("-inf")
-        self._reap_from = 0.0
-        self._looked: tuple[datetime, UUID] | None = None  # how far the last look for orphans came
         self.fired = 0
         self.refused = 0
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until asked to stop, then hand over the shards."""
+        self._total = await self._names.shards()
         self._shards = Shards(
             self._store,
             self._keeper,
             self._node_id,
-            await self._names.shards(),
+            self._total,
             self._clock,
             self._settings.lease,
         )
@@ -103,39 +111,61 @@ class Scheduler:
             await stop.wait()
             for loop in loops:
                 loop.cancel()
+        if self._dispatcher is not None:
+            await self._dispatcher.close()
         await self._shards.leave()
         await self._wakeups.send(HANDS, SHARDS)
+        await self._lookout.close()
 
     def _chores(self) -> Sequence[Coroutine[None, None, None]]:
         lease = self._settings.lease.total_seconds()
         return [
-            every(lease / 5, self._keep, name="keep", wake=self._shards_free),
+            every(min(lease / 5, KEEP), self._keep, name="keep", wake=self._shards_free),
+            self._keeper.watch(self._shards_free.set),
             every(0.0, self._fire, name="fire"),
             every(0.5, self._backfill, name="backfill"),
-            every(1.0, self._for_all(self._reap), name="reap"),
-            every(2.0, self._for_all(self._sweep), name="sweep"),
-            every(0.25, self._for_all(self._decide), name="decide"),
-            every(1.0, self._for_all(self._resume), name="resume"),
+            every(1.0, self._for_all(self._steward.reap), name="reap"),
+            every(2.0, self._for_all(self._steward.sweep), name="sweep"),
+            every(0.25, self._for_all(self._steward.decide), name="decide"),
+            every(1.0, self._for_all(self._steward.resume), name="resume"),
             every(2.0, self._for_all(self._watchman.watch), name="watch"),
             every(5.0, self._for_all(self._watchman.compare), name="compare"),
+            every(5.0, self._for_all(self._watchman.route), name="route"),
             every(5.0, self._for_all(self._watchman.recover), name="recover"),
             every(1.0, self._for_all(self._watchman.announce), name="announce"),
             every(0.5, self._operate, name="operate"),
             every(5.0, self._retime, name="retime"),
             every(3600.0, self._watchman.check_rules, name="check rules"),
             every(600.0, self._make_days, name="make days"),
-            every(3600.0, self._for_all(self._prune), name="prune"),
-            every(2.0, self._for_all(self._seal), name="seal"),
+            every(3600.0, self._for_all(self._steward.prune), name="prune"),
+            every(2.0, self._for_all(self._steward.seal), name="seal"),
             every(60.0, self._tidy, name="tidy"),
             every(1.0, self._recount, name="recount"),
-            hear(self._store, self._clock, {HANDS: self._hint}),
+            *self._sending(),
         ]
+
+    def _sending(self) -> Sequence[Coroutine[None, None, None]]:
+        if self._dispatcher is None:
+            return [
+                every(HOME.total_seconds(), self._for_all(partial(bring_home, self._store)), name="bring home"),
+                hear(self._store, self._clock, {HANDS: self._hint}),
+            ]
+        work = self._dispatcher.hint
+        return [
+            self._dispatcher.run(),
+            hear(self._store, self._clock, {HANDS: self._hint, WORK: lambda payload: work(read_instant(payload))}),
+        ]
+
+    def _sends(self, pool_id: int) -> bool:
+        """Whether this node sends a pool's work to the broker: it does if it holds the pool's shard."""
+        return pool_id % self._total in self._shards.holding().tokens
 
     def _hint(self, payload: str) -> None:
         if payload == SHARDS:
             self._shards_free.set()
             return
         self._polled_at = float("-inf")
+        self._lookout.forget()
         self._wake.set()
 
     # Shards
@@ -154,6 +184,8 @@ class Scheduler:
                 fired=self.fired,
                 refused=self.refused,
                 skew=skew,
+                region=self._settings.region,
+                waits_for=self._dispatcher.waits_for if self._dispatcher else None,
             )
         )
 
@@ -180,9 +212,10 @@ class Scheduler:
             if not holding.tokens:
                 return False
             self._wheel.keep(holding.tokens.keys())
-            rung = await self._poll(sorted(holding.tokens))
+            rung = await self._poll(holding.tokens)
             fired = Fired()
             if rung:
+                self._lookout.moved(rung)
                 fired = await ring(self._store, holding, rung, self._settings.pace)
                 self._count(fired, self._time.now())
                 await self._announce(fired.strikes)
@@ -196,22 +229,18 @@ class Scheduler:
             await self._strike(holding, hands)
             return True
 
-    async def _poll(self, shards: list[int]) -> list[int]:
-        """Read the hands that strike soon, at most twice a second; answers the shards that have a timer due."""
+    async def _poll(self, tokens: Mapping[int, int]) -> list[int]:
+        """Look for what strikes soon, at most twice a second; answers the shards that have a timer due."""
         if self._clock.monotonic() - self._polled_at < POLL:
             return []
-        now = await self._store.now()
-        self._time.observe(now)
         self._polled_at = self._clock.monotonic()
-        until = now + self._settings.pace.lead
-        hands = await cohorts.coming(self._store, shards, until + AHEAD, MOST_HANDS)
-        self._wheel.put(hands)
-        await self._names.schedules({hand.schedule_id for hand in hands})  # read before the strike, not during it
-        if len(hands) == MOST_HANDS:
-            self._polled_at = float("-inf")  # there are more: look again as soon as these are done
-        return await cohorts.rung(self._store, shards, until)
+        seen = await self._lookout.look(tokens, self._settings.pace.lead)
+        if seen.more:
+            self._polled_at = float("-inf")  # look again as soon as these are done
+        return seen.rung
 
     async def _strike(self, holding: Holding, hands: Sequence[Hand]) -> None:
+        self._lookout.moved({hand.shard for hand in hands})
         started, now = self._clock.monotonic(), self._time.now()
         rules = await tz.tz_id(self._store)
         ticked = await tick(self._store, self._names, holding, hands, now, self._settings.pace, rules)
@@ -274,6 +303,7 @@ class Scheduler:
             await self._wakeups.send(WORK, self._time.now().isoformat())
             await self._wakeups.send(CANCELS)
             await self._wakeups.send(HANDS)
+            await self._wakeups.send(RUNS)
 
     # What one node does for all: the one that holds shard 0
 
@@ -284,49 +314,8 @@ class Scheduler:
 
         return guarded
 
-    async def _reap(self) -> None:
-        """Reap, but not right after this node or the database was away: then nobody could say that he lives."""
-        moment = self._clock.monotonic()
-        if moment - self._reaped_at > 3.0:
-            self._reap_from = moment + PATIENCE
-        self._reaped_at = moment
-        if moment < self._reap_from:
-            return
-        if reaped := await reap(self._store, self._names, self._settings.silence):
-            REAPED.inc(reaped)
-            log.warning("attempts of vanished workers were settled as lost", attempts=reaped)
-            await self._wakeups.send(WORK, self._time.now().isoformat())
-
-    async def _sweep(self) -> None:
-        await queue.sweep(self._store, 2_000)
-        self._looked = await queue.free_orphans(self._store, self._looked or (EPOCH, UUID(int=0)), 5_000)
-
-    async def _decide(self) -> None:
-        """Overlapping runs whose time has come, and runs whose freeze is over, go their way."""
-        freed = await queue.decide(self._store, DECISIONS) + await queue.thaw(self._store, DECISIONS)
-        if freed:
-            await self._wakeups.send(WORK, self._time.now().isoformat())
-            await self._wakeups.send(CANCELS, "")
-
-    async def _resume(self) -> None:
-        for job_id, tenant_id in await jobs.lapsed(self._store, 100):
-            try:
-                await resume(self._store, self._names, job_id, tenant_id=tenant_id, who="the end of its pause")
-            except Exception as error:  # noqa: BLE001 - one that cannot be resumed here keeps no other from it
-                log.error("a job could not be resumed", job_id=str(job_id), error=str(error))
-
     async def _make_days(self) -> None:
         await pruning.make_days(self._store, await self._store.now())
-
-    async def _prune(self) -> None:
-        if dropped := await pruning.prune(self._store, await self._store.now(), self._settings.retention):
-            log.info("days past retention were dropped", days=dropped)
-
-    async def _seal(self) -> None:
-        """Chain what was noted in the audit meanwhile."""
-        for _ in range(PASSES):
-            if await seal(self._store) < MOST_SEALED:
-                return
 
     async def _retime(self) -> None:
         if await self._watchman.retime(self._shards.holding()):

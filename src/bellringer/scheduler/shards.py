@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Awaitable, Collection
+from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
 from bellringer.clock import Clock
-from bellringer.leases import LEASE, Holding, LeaseKeeper, fair_share
+from bellringer.errors import Unavailable
+from bellringer.leases import LEASE, Holding, LeaseKeeper, Peer, Plan, Want, plan
 from bellringer.store import leases
 from bellringer.store.leases import Beat
 from bellringer.store.pool import Store
@@ -35,6 +38,7 @@ class Shards:
         self._lease = lease
         self._tokens: dict[int, int] = {}
         self._trusted_until = 0.0
+        self._waits_for: str | None = None
         self.at_work = asyncio.Lock()  # a tick is under way; shards are not let go under it
 
     def holding(self) -> Holding:
@@ -50,34 +54,59 @@ class Shards:
         SHARDS_HELD.set(len(self._tokens))
 
     async def keep(self, beat: Beat) -> None:
-        """One pass: renew, say that this node lives, then take or let go until the share is fair."""
+        """One pass: renew, say that this node lives, then take or let go until the share is fair.
+
+        Where who grants the leases cannot be asked, the node goes on to say that it lives, and what it waits for; what
+        it holds is good until the trust in it runs out.
+        """
         asked = self._clock.monotonic()
         if self._tokens and asked > self._trusted_until:
             RENEWAL_FAILURES.inc()  # this pass comes too late
-        await self._renew()
-        await leases.beat(self._store, beat)
+        renewed = await self._asked(self._renew())
+        if renewed:
+            self._trusted_until = asked + self._lease.total_seconds() * 0.8
+        await leases.beat(self._store, replace(beat, waits_for=self._waits_for or beat.waits_for))
+        if renewed and await self._asked(self._share(beat.region)) and self._waits_for is not None:
+            log.info("leases are granted again", held=len(self._tokens))
+            self._waits_for = None
+        SHARDS_HELD.set(len(self._tokens))
+
+    async def _asked(self, question: Awaitable[None]) -> bool:
+        """Whether the keeper could be asked; if not, that is told once in the log, and with every heartbeat."""
+        try:
+            await question
+        except Unavailable as error:
+            if self._waits_for is None:
+                self._waits_for = f"{error.message} since {self._clock.now():%Y-%m-%d %H:%M:%S}Z"
+                log.warning("leases cannot be renewed", error=error.message, held=len(self._tokens))
+            return False
+        return True
+
+    async def _share(self, region: str | None) -> None:
         live = await leases.live(self._store, self._lease)
-        rank = live.index(self._node_id) if self._node_id in live else len(live)
-        share = fair_share(len(self._tokens), self._shards, max(len(live), rank + 1), rank)
-        if share.drop:
-            await self._let_go(sorted(self._tokens)[-share.drop :])
-        if share.take:
-            taken = await self._keeper.acquire(self._node_id, share.take)
+        wanted = await self._plan(Peer(self._node_id, region), live)
+        if wanted.drop:
+            await self._let_go(wanted.drop)
+        for want in wanted.wants:
+            taken = await self._keeper.acquire(self._node_id, want.most, want.among)
             self._tokens.update(taken)
             TAKEOVERS.inc(len(taken))
             if taken:
                 log.info("shards taken", taken=len(taken), held=len(self._tokens), nodes=len(live))
-        self._trusted_until = asked + self._lease.total_seconds() * 0.8
-        SHARDS_HELD.set(len(self._tokens))
+
+    async def _plan(self, me: Peer, live: list[Peer]) -> Plan:
+        if self._keeper.divides:
+            regions = await leases.regions(self._store)
+            return plan(me, live, self._shards, regions, self._tokens.keys())
+        missing = tuple(s for s in range(self._shards) if s not in self._tokens)
+        return Plan(wants=(Want(len(missing), missing),) if missing else ())
 
     async def _renew(self) -> None:
-        if not self._tokens:
-            return
         tokens = dict(self._tokens)
         try:
             held = await self._keeper.renew(self._node_id, tokens)
         except Exception:
-            RENEWAL_FAILURES.inc()
+            RENEWAL_FAILURES.inc(1 if tokens else 0)
             raise
         if gone := tokens.keys() - held:
             log.warning("shards were taken by another node", shards=len(gone))
@@ -91,6 +120,8 @@ class Shards:
 
     async def leave(self) -> None:
         """Hand over everything at once, so that others need not wait for the leases to end."""
-        await self._let_go(list(self._tokens))
+        with suppress(Unavailable):  # then the leases end by themselves
+            await self._let_go(list(self._tokens))
+        await self._keeper.close()
         await leases.leave(self._store, self._node_id)
         SHARDS_HELD.set(0)

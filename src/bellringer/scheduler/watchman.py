@@ -8,12 +8,13 @@ from bellringer.leases import Holding
 from bellringer.lifecycle.announce import announce
 from bellringer.lifecycle.recover import recover
 from bellringer.lifecycle.retime import newest_rules, retime
+from bellringer.lifecycle.route import FIRST, route
 from bellringer.lifecycle.watch import compare, watch
 from bellringer.schedule.tzversion import installed, tz_version
 from bellringer.store import tz
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
-from bellringer.telemetry import ANNOUNCED, LATE, OUTGROWN, SLOW, TZ_BEHIND, TZ_MOVES, log
+from bellringer.telemetry import ANNOUNCED, LATE, OUTGROWN, ROUTED, SLOW, TZ_BEHIND, TZ_MOVES, log
 
 PASSES: Final = 20
 
@@ -25,6 +26,7 @@ class Watchman:
         self._store = store
         self._names = names
         self._retimed: dict[int, int] = {}
+        self._routed = FIRST  # the last of the long jobs that was looked at
 
     async def watch(self) -> None:
         """Tell what is late."""
@@ -46,6 +48,15 @@ class Watchman:
             SLOW.inc(told.slow)
             OUTGROWN.inc(told.outgrown)
             log.warning("runs take longer than usual", slow=told.slow, outgrown=told.outgrown)
+
+    async def route(self) -> None:
+        """Let jobs whose pool nobody named go where their runs belong."""
+        moved = await route(self._store, self._names, await self._store.now(), self._routed)
+        self._routed = moved.after
+        if moved.to_long or moved.to_short:
+            ROUTED.labels("long").inc(moved.to_long)
+            ROUTED.labels("short").inc(moved.to_short)
+            log.info("jobs go where their runs belong", to_long=moved.to_long, to_short=moved.to_short)
 
     async def recover(self) -> None:
         """Tell which jobs run well again."""

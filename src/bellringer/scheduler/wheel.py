@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
+from typing import Protocol
 
 from bellringer.store.cohorts import Hand
+
+
+class TimeIndex(Protocol):
+    """Knows, outside of this process, in which shards something strikes soon. It may be wrong, and never raises."""
+
+    async def near(self, tokens: Mapping[int, int], since: datetime, until: datetime) -> frozenset[int]:
+        """The shards in which something strikes until then, and those that were not filled under this token since."""
+        ...
+
+    async def fill(self, tokens: Mapping[int, int], at: datetime, strikes: Iterable[tuple[int, str, datetime]]) -> None:
+        """All that strikes soon in these shards, as it was at that time: the shard, what, and when."""
+        ...
+
+    async def close(self) -> None: ...
 
 
 class Wheel:

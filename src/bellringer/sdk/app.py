@@ -24,7 +24,9 @@ from bellringer.worker.context import Context
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_TASK: Final = ("delivery", "heartbeat", "isolation", "name", "pool", "priority", "retry", "tags", "timeout")
+_TASK: Final = (
+    "delivery", "expected_duration", "heartbeat", "isolation", "name", "pool", "priority", "retry", "tags", "timeout",
+)  # fmt: skip
 _SCHEDULE: Final = ("args", "kwargs", "name", "tags", *POLICIES)
 
 
@@ -93,6 +95,7 @@ class App:
         *,
         name: str | None = None,
         pool: str | None = None,
+        expected_duration: Duration | None = None,
         priority: int = DEFAULT_PRIORITY,
         timeout: Duration | None = None,
         heartbeat: Duration | None = None,

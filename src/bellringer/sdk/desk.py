@@ -23,7 +23,7 @@ from bellringer.store.migrate import require_current
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
 from bellringer.store.runs import Run, Sent
-from bellringer.store.wakeups import CANCELS, HANDS, WORK, Wakeups
+from bellringer.store.wakeups import CANCELS, HANDS, RUNS, WORK, Wakeups
 from bellringer.tasks import Registry
 
 FIRST_LOOK: Final = 0.02
@@ -101,6 +101,7 @@ class Desk:
         state = await control.cancel(self._store, key, tenant_id=self._tenant_id, reason=reason)
         if state is State.RUNNING:
             await self._wakeups.send(CANCELS)
+        await self._tell()
         return state
 
     # Jobs
@@ -144,6 +145,7 @@ class Desk:
     async def pause(self, job_id: UUID, reason: str | None, until: timedelta | datetime | None) -> None:
         end = await self._store.now() + until if isinstance(until, timedelta) else until
         await control.pause(self._store, job_id, tenant_id=self._tenant_id, who=self._who, reason=reason, until=end)
+        await self._tell()
 
     async def resume(self, job_id: UUID, missed: Missed) -> int:
         """Answers how many occurrences the pause covered."""
@@ -151,10 +153,12 @@ class Desk:
             self._store, self._names, job_id, tenant_id=self._tenant_id, who=self._who, missed=missed
         )
         await self._wakeups.send(HANDS)
+        await self._tell()
         return resumed.missed
 
     async def delete(self, job_id: UUID) -> None:
         await control.retire(self._store, job_id, tenant_id=self._tenant_id, who=self._who)
+        await self._tell()
 
     async def trigger(self, job_id: UUID, kwargs: Mapping[str, Any], registry: Registry) -> RunKey:
         """Run a job now; arguments are checked where this program knows the task."""
@@ -166,6 +170,7 @@ class Desk:
             stored = task.bind(job.spec.args, merged)[1] if task else merged
         key = await sending.trigger(self._store, job_id, tenant_id=self._tenant_id, kwargs=stored)
         await self._wakeups.send(WORK)
+        await self._tell()
         return key
 
     async def _upsert(self, definitions: Sequence[Definition]) -> Sequence[object]:
@@ -174,7 +179,12 @@ class Desk:
         )
         if changed:
             await self._wakeups.send(HANDS)
+            await self._tell()
         return changed
+
+    async def _tell(self) -> None:
+        """Let servers forget what they have kept of this tenant's jobs."""
+        await self._wakeups.send(RUNS, str(self._tenant_id))
 
 
 def _because(run: Run) -> str:

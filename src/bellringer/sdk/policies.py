@@ -29,6 +29,7 @@ class Policies(TypedDict, total=False):
     starts_at: datetime | str
     ends_at: datetime | str
     enabled: bool
+    region: str
 
 
 POLICIES: Final = tuple(Policies.__annotations__)
@@ -37,7 +38,7 @@ POLICIES: Final = tuple(Policies.__annotations__)
 def read_policies(policies: Policies) -> dict[str, Any]:
     """The fields of a definition that these choose; what is left out has its default."""
     given: dict[str, Any] = {**policies}
-    found: dict[str, Any] = {name: given[name] for name in ("max_concurrency", "enabled") if name in given}
+    found: dict[str, Any] = {name: given[name] for name in ("max_concurrency", "enabled", "region") if name in given}
     if "misfire" in given:
         found["misfire"] = read_choice(given["misfire"], Misfire, what="misfire")
     if "overlap" in given:

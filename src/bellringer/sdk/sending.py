@@ -14,7 +14,7 @@ from uuid_utils.compat import uuid7
 from bellringer.clock import SystemClock
 from bellringer.durations import parse_duration
 from bellringer.errors import InvalidInput
-from bellringer.jobs import DEFAULT_POOL, Definition
+from bellringer.jobs import Definition
 from bellringer.policies import Delivery, Retry
 from bellringer.runs import RunKey, Spec
 from bellringer.schedule import At, Schedule
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_OPTIONS: Final = ("at", "delay", "delivery", "key", "pool", "priority", "retry", "timeout", *POLICIES)
+_OPTIONS: Final = (
+    "at", "delay", "delivery", "expected_duration", "key", "pool", "priority", "retry", "timeout", *POLICIES,
+)  # fmt: skip
 
 
 class TaskHandle(Generic[P, R]):
@@ -82,6 +84,7 @@ class TaskHandle(Generic[P, R]):
         key: str | None = None,
         priority: int | None = None,
         pool: str | None = None,
+        expected_duration: Duration | None = None,
         timeout: Duration | None = None,
         retry: Retry | int | None = None,
         delivery: Delivery | str | None = None,
@@ -99,6 +102,7 @@ class TaskHandle(Generic[P, R]):
         choices = {
             "priority": priority,
             "pool": pool,
+            "expected_duration": expected_duration,
             "timeout": timeout,
             "retry": retry,
             "delivery": delivery,
@@ -165,7 +169,7 @@ class Prepared(Generic[P]):
             args=args,
             kwargs=kwargs,
             at=self.at,
-            pool=task.pool or DEFAULT_POOL,
+            pool=task.goes_to,
             priority=task.priority,
             timeout=task.timeout,
             heartbeat=task.heartbeat,
@@ -198,13 +202,15 @@ def definition_of(task: Task, **of_job: Any) -> Definition:
     tags = tuple(dict.fromkeys([*task.tags, *of_job.pop("tags", ())]))
     return Definition(
         task=task.name,
-        pool=task.pool or DEFAULT_POOL,
+        pool=task.goes_to,
         priority=task.priority,
         timeout=task.timeout,
         heartbeat=task.heartbeat,
         retry=task.retry,
         delivery=task.delivery,
         tags=tags,
+        expected_duration=task.expected_duration,
+        routed=task.pool is None,
         **of_job,
     )
 
@@ -220,7 +226,7 @@ def local_context(task: Task) -> Context:
         task=task.name,
         spec=Spec(),
         claimed_at=now,
-        pool=task.pool or DEFAULT_POOL,
+        pool=task.goes_to,
     )
     log = logging.getLogger(task.name)
 

@@ -66,6 +66,12 @@ async def rung(store: Store, shards: Sequence[int], until: datetime) -> list[int
     return [row["shard"] for row in rows]
 
 
+async def first_timers(store: Store, shards: Sequence[int]) -> dict[int, datetime]:
+    """When the first timer of each of these shards is due, where it has one."""
+    rows = await store.pool.fetch(_SQL.first_timers, shards)
+    return {row["shard"]: row["due_at"] for row in rows if row["due_at"] is not None}
+
+
 class Occupied(Exception):
     """An occurrence exists already; nothing was written."""
 

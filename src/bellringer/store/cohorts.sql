@@ -12,6 +12,9 @@ order by c.next_at, c.shard, c.schedule_id limit $3
 select s.shard from unnest($1::smallint[]) s (shard)
 where exists (select 1 from timers t where t.shard = s.shard and t.due_at <= $2)
 
+-- name: first_timers
+select s.shard, (select min(t.due_at) from timers t where t.shard = s.shard) as due_at from unnest($1::smallint[]) s (shard)
+
 -- name: tick
 select fired, reached, cut, refused from bellringer.tick($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -43,6 +43,9 @@ class PoolRow:
     paused_at: datetime | None
     paused_by: str | None
     paused_reason: str | None
+    concurrency: int | None
+    rate: float | None
+    timeout: timedelta | None
     created_at: datetime
     workers: int
     slots: int
@@ -52,15 +55,44 @@ class PoolRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSettings:
+    """What a person chooses of a pool: how many of its runs are under way at most, how many start a second, and the
+    timeout of attempts whose job says none."""
+
+    description: str = ""
+    paused: bool = False
+    reason: str | None = None
+    concurrency: int | None = None
+    rate: float | None = None
+    timeout: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """How much a pool has to do, and who is there to do it; `oldest`: for how many seconds its first run has waited."""
+
+    pool: str
+    ready: int
+    sent: int
+    busy: int
+    oldest: float
+    workers: int
+    slots: int
+    concurrency: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRow:
-    """A shard, who may fire it, and when it has something to do next."""
+    """A shard, who may fire it, and when it has something to do next; `late`: for how many seconds it should have."""
 
     shard: int
     holder: UUID | None
     node: str | None
     token: int
+    region: str | None
     next_at: datetime | None
     timer_at: datetime | None
+    late: float
 
 
 async def tasks(store: Store, after: str, limit: int) -> list[TaskRow]:
@@ -85,9 +117,20 @@ async def pool(store: Store, name: str, *, everywhere: bool) -> PoolRow | None:
     return None if row is None else PoolRow(**dict(row))
 
 
-async def keep_pool(store: Store, name: str, *, description: str, paused: bool, who: str, reason: str | None) -> None:
+async def keep_pool(store: Store, name: str, wanted: PoolSettings, *, who: str) -> None:
     """Make a pool what is given; one that is not there begins to exist."""
-    await store.pool.execute(_SQL.keep_pool, name, description, paused, who, reason)
+    bounds = (wanted.concurrency, wanted.rate, wanted.timeout)
+    await store.pool.execute(_SQL.keep_pool, name, wanted.description, wanted.paused, who, wanted.reason, *bounds)
+
+
+async def timeouts(store: Store, names: Sequence[str]) -> Mapping[str, timedelta]:
+    """The timeouts of those of these pools that have one."""
+    return {row["name"]: row["timeout"] for row in await store.pool.fetch(_SQL.timeouts, names)}
+
+
+async def signals(store: Store) -> list[Signal]:
+    """What those go by who decide how many workers there are to be."""
+    return [Signal(**dict(row)) for row in await store.pool.fetch(_SQL.signals)]
 
 
 async def shards(store: Store) -> list[ShardRow]:

@@ -88,6 +88,7 @@ class Job:
     paused_until: datetime | None
     owner: str
     tags: tuple[str, ...]
+    region: str | None
     revision: int
     created_at: datetime
     updated_at: datetime
@@ -95,6 +96,9 @@ class Job:
     delay: timedelta | None
     next_at: datetime | None
     timer_at: datetime | None
+    expected_duration: timedelta | None
+    routed: bool  # nobody named its pool
+    learned_at: datetime | None  # since when its own runs have brought it to the pool for long ones
 
     @property
     def next_fire(self) -> datetime | None:
@@ -129,6 +133,9 @@ class Job:
             enabled=self.enabled,
             owner=self.owner,
             tags=self.tags,
+            region=self.region,
+            expected_duration=self.expected_duration,
+            routed=self.routed,
         )
 
 
@@ -191,8 +198,7 @@ async def retire(store: Store, job_id: UUID, tenant_id: int, who: str) -> int | 
 
 
 async def get(store: Store, job_id: UUID, tenant_id: int) -> Job | None:
-    found = await some(store, [job_id], tenant_id)
-    return found[0] if found else None
+    return next(iter(await some(store, [job_id], tenant_id)), None)
 
 
 async def some(store: Store, job_ids: Sequence[UUID], tenant_id: int) -> list[Job]:
@@ -340,4 +346,5 @@ def _job(row: asyncpg.Record) -> Job:
     key, most = values.pop("limit_key"), values.pop("limit_most")
     values["limit"] = None if key is None else Limit(key, most)
     values["tags"] = tuple(row["tags"])
+    values["routed"] = bool(row["routed"])  # of an old revision it is not known
     return Job(**values)

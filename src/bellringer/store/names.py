@@ -51,6 +51,7 @@ class Names:
         self._store = store
         self._shards: int | None = None
         self._secret: bytes | None = None
+        self._regions: tuple[float, Mapping[int, str]] = (-inf, {})
         self._payloads: dict[int, tuple[float, int]] = {}
         self._tenants: dict[str, int] = {}
         self._pools: dict[str, int] = {}
@@ -70,6 +71,25 @@ class Names:
             self._shards = await self._store.pool.fetchval(_SQL.shards)
         assert self._shards is not None
         return self._shards
+
+    async def installation(self) -> str:
+        """What this installation is called by in engines that others use too."""
+        name: str = await self._store.pool.fetchval(_SQL.installation)
+        return name
+
+    async def regions(self) -> Mapping[int, str]:
+        """The shards that belong to a region. This does change, so it is kept for seconds only."""
+        if monotonic() - self._regions[0] >= FRESH:
+            rows = await self._store.pool.fetch(_SQL.regions)
+            self._regions = (monotonic(), {row["shard"]: row["region"] for row in rows})
+        return self._regions[1]
+
+    async def homes(self, wanted: Iterable[str]) -> Mapping[str, frozenset[int]]:
+        """The shards of each region; looked up anew where a wanted one was not there a moment ago."""
+        if not set(wanted) <= set((await self.regions()).values()):
+            self._regions = (-inf, {})
+        of = await self.regions()
+        return {region: frozenset(s for s in of if of[s] == region) for region in set(of.values())}
 
     async def secret(self) -> bytes:
         """What this installation signs with."""

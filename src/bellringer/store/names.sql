@@ -21,6 +21,9 @@ select task_id, name from tasks where task_id = any ($1::integer[])
 -- name: shards
 select shards from cluster
 
+-- name: regions
+select shard, region from leases where region is not null
+
 -- name: secret
 select secret from cluster
 
@@ -76,3 +79,6 @@ join schedules s using (kind, expression, timezone, anchor, seconds, dst, calend
 
 -- name: read_schedules
 select schedule_id, kind, expression, timezone, anchor, seconds, dst, calendar from schedules where schedule_id = any ($1::integer[])
+
+-- name: installation
+select name from cluster

@@ -57,9 +57,7 @@ select bellringer.rearm_orphans()
 
 -- name: depths
 select p.name as pool,
-       count(*) filter (where q.worker_id is null and q.blocked & ~32 = 0 and q.available_at <= bellringer.now()) as ready,
+       count(*) filter (where q.worker_id is null and q.blocked & ~96 = 0 and q.available_at <= bellringer.now()) as ready,
        count(*) filter (where q.worker_id is not null) as running,
-       count(*) filter (where q.blocked & ~32 <> 0) as blocked,
-       coalesce(extract(epoch from bellringer.now() - min(q.available_at)
-         filter (where q.worker_id is null and q.blocked & ~32 = 0 and q.available_at <= bellringer.now())), 0)::float8 as oldest
+       count(*) filter (where q.blocked & ~96 <> 0) as blocked
 from pools p left join (select * from queue limit 200000) q on q.pool_id = p.pool_id group by p.name order by p.name

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from bellringer.reasons import MOST_AHEAD, NEAR, SILENT, Freeze, Gap, Hand, Limit, Member, Pause, Then, Waiting
+from bellringer.reasons import MOST_AHEAD, NEAR, SILENT, Bounds, Freeze, Gap, Hand, Limit, Member, Pause, Then, Waiting
 from bellringer.runs import BACKFILL_SLOTS, RunKey
 from bellringer.schedule import parse
 from bellringer.store import calendars
@@ -33,10 +33,13 @@ class Around:
     task: str | None
     pool: str | None
     pool_pause: Pause | None
+    pool_bounds: Bounds | None
     worker: str | None
     worker_state: str | None
     worker_age: float | None
     scheduler: str | None
+    sent_at: datetime | None  # when a broker got it
+    waits_for: str | None  # what a scheduler waits for
     workers: tuple[Hand, ...]
     tasks: tuple[str, ...]
     taken: int
@@ -63,6 +66,7 @@ async def around(store: Store, job_id: UUID, key: RunKey | None, tenant_id: int)
     values["freeze"] = _freeze(values)
     at, by, why = (values.pop(f"pool_paused_{name}") for name in ("at", "by", "reason"))
     values["pool_pause"] = None if at is None else Pause(at=at, by=by, why=why)
+    values["pool_bounds"] = _bounds(values)
     values["workers"] = tuple(Hand(**worker) for worker in msgspec.json.decode(row["workers"]))
     values["tasks"] = tuple(row["tasks"])
     values["error"] = None if row["error"] is None else msgspec.json.decode(row["error"])
@@ -81,6 +85,12 @@ def _limit(values: dict[str, Any]) -> Limit | None:
         taken=len(under_way),
         runs=tuple(run.id for run in under_way[:MOST_NAMED]),
     )
+
+
+def _bounds(values: dict[str, Any]) -> Bounds | None:
+    fields = ("concurrency", "under_way", "rate", "credit")
+    found = Bounds(**{name: values.pop(f"bound_{name}") for name in fields})
+    return None if found.concurrency is None and found.rate is None else found
 
 
 def _freeze(values: dict[str, Any]) -> Freeze | None:

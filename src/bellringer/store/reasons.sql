@@ -8,19 +8,21 @@ here as materialized (
          coalesce(q.attempt_floor, m.attempt_floor, 0) as attempt_floor, coalesce(q.blocked, 0) as blocked,
          coalesce(q.task_id, case when m.job_id is not null and m.spec is not null then m.task_id end, j.task_id, m.task_id) as task_id,
          coalesce(q.pool_id, m.pool_id, j.pool_id) as pool_id, coalesce(q.shard, m.shard, j.shard) as shard,
-         q.tenant_id, coalesce(q.priority, m.priority) as priority, q.available_at, q.key_id, q.cap, j.tags, j.overlap
+         q.tenant_id, coalesce(q.priority, m.priority) as priority, q.available_at, q.key_id, q.cap, q.sent_at, j.tags, j.overlap
   from k
   left join jobs j on j.job_id = k.job_id and j.tenant_id = $4 and j.deleted_at is null
   left join queue q on q.job_id = k.job_id and q.scheduled_for = k.scheduled_for and q.slot = k.slot and q.tenant_id = $4
   left join timers m on m.job_id = k.job_id and m.scheduled_for = k.scheduled_for and m.slot = k.slot and m.tenant_id = $4),
 live as materialized (
-  select worker_id, name, pools, task_ids from workers
+  select worker_id, name, pools, task_ids, dispatch from workers
   where state = 'live' and seen_at > clock_timestamp() - $5::interval order by worker_id limit 500)
 select bellringer.now() as now, h.in_timer, h.attempt_floor, h.blocked, h.shard, t.name as task, p.name as pool,
+       g.concurrency as bound_concurrency, coalesce(g.under_way, 0) as bound_under_way, g.rate as bound_rate, g.credit as bound_credit,
        p.paused_at as pool_paused_at, p.paused_by as pool_paused_by, p.paused_reason as pool_paused_reason,
        w.name as worker, w.state as worker_state, extract(epoch from clock_timestamp() - w.seen_at)::float8 as worker_age,
-       bellringer.scheduler_of(h.shard) as scheduler,
-       (select coalesce(jsonb_agg(jsonb_build_object('name', v.name, 'pools', v.pools, 'knows', coalesce(h.task_id = any (v.task_ids), false))), '[]')
+       bellringer.scheduler_of(h.shard) as scheduler, h.sent_at, bellringer.waited_for() as waits_for,
+       (select coalesce(jsonb_agg(jsonb_build_object('name', v.name, 'pools', v.pools, 'dispatch', v.dispatch,
+           'knows', coalesce(h.task_id = any (v.task_ids), false))), '[]')
          from live v) as workers,
        array(select distinct x.name from live v cross join unnest(v.task_ids) i (task_id) join tasks x on x.task_id = i.task_id
              order by 1 limit 2000) as tasks,
@@ -54,6 +56,7 @@ select bellringer.now() as now, h.in_timer, h.attempt_floor, h.blocked, h.shard,
 from here h
 left join tasks t on t.task_id = h.task_id
 left join pools p on p.pool_id = h.pool_id
+left join lateral bellringer.bounds_of(h.pool_id) g on true
 left join workers w on w.worker_id = h.worker_id
 left join (select suspended_at, bellringer.cap_of(quotas) as cap from tenants where tenant_id = $4) o on true
 left join limits l on l.key_id = h.key_id

@@ -16,7 +16,7 @@ from bellringer.store.pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("runs")
-LIMITED = 32  # the bit of `blocked` that holds nothing back: such runs are claimed by a way of their own
+FREE = 32 | 64  # bits of `blocked` that hold nothing back: it is claimed by a way of its own, or was sent to a broker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,7 +229,7 @@ def _state(row: asyncpg.Record) -> State:
     if row["available_at"] is not None:
         if row["worker_id"] is not None:
             return State.RUNNING
-        if row["blocked"] & ~LIMITED:
+        if row["blocked"] & ~FREE:
             return State.BLOCKED
         return State.RETRYING if row["queue_attempt"] else State.QUEUED
     if row["due_at"] is not None:

@@ -35,6 +35,11 @@ async def runs(
     return {run.key: (run, tries[run.key]) for run in found}
 
 
+async def resting(store: Store, ids: Sequence[UUID], tenant_id: int, length: timedelta) -> list[UUID]:
+    """Those of these jobs that change only by a writer's doing for so long: nothing of them is under way or due."""
+    return [row["job_id"] for row in await store.pool.fetch(_SQL.resting, ids, tenant_id, length)]
+
+
 def _columns(keys: Sequence[RunKey]) -> tuple[list[UUID], list[datetime], list[int]]:
     return [k.job_id for k in keys], [k.scheduled_for for k in keys], [k.slot for k in keys]
 

@@ -12,3 +12,14 @@ cross join lateral (
     and a.scheduled_for >= $4 and a.scheduled_for < $5 offset 0) a
 left join workers w on w.worker_id = a.worker_id
 order by a.finished_at, a.attempt
+
+-- name: resting
+-- Jobs of which nothing is under way, still to be caught up, or due within $3, nor their pause over: no tick and no worker moves
+-- what is told of them meanwhile.
+select j.job_id from unnest($1::uuid[]) u (id) cross join lateral (select * from jobs j where j.job_id = u.id offset 0) j
+where j.tenant_id = $2 and j.deleted_at is null and (j.paused_until is null or j.paused_until > bellringer.now() + $3::interval)
+  and not exists (select 1 from queue q where q.job_id = j.job_id)
+  and not exists (select 1 from timers m where m.job_id = j.job_id and m.due_at <= bellringer.now() + $3::interval)
+  and not exists (select 1 from unnest(j.schedule_ids) i (schedule_id)
+                  join cohorts c on c.shard = j.shard and c.schedule_id = i.schedule_id where c.next_at <= bellringer.now() + $3::interval)
+  and not exists (select 1 from backfills b where b.job_id = j.job_id and b.state in ('running', 'paused'))

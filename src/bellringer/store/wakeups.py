@@ -16,7 +16,7 @@ WORK: Final = "bellringer_work"  # payload: the instant from which new runs may 
 HANDS: Final = "bellringer_hands"  # a job was registered; or, with this payload, shards were let go
 SHARDS: Final = "shards"
 CANCELS: Final = "bellringer_cancels"
-RUNS: Final = "bellringer_runs"  # payload: the tenant some of whose ended runs may go on
+RUNS: Final = "bellringer_runs"  # payload: the tenant whose jobs or ended runs have changed; without it: of any
 QUIET: Final = 0.1  # NOTIFY takes a lock of the whole server at commit: one of a kind in this many seconds
 
 

@@ -44,11 +44,13 @@ class Introduction:
     version: str
     pools: Mapping[str, int]
     task_ids: Sequence[int]
+    dispatch: str = "postgresql"
 
 
 async def join(store: Store, who: Introduction) -> int:
     pools = msgspec.json.encode(who.pools).decode()
-    number: int = await store.pool.fetchval(_SQL.join, who.name, who.host, who.pid, who.version, pools, who.task_ids)
+    about = (who.name, who.host, who.pid, who.version, pools, who.task_ids, who.dispatch)
+    number: int = await store.pool.fetchval(_SQL.join, *about)
     return number
 
 

@@ -1,8 +1,8 @@
 -- Workers say that they live by their row; all of it by the real clock.
 
 -- name: join
-insert into workers (name, host, pid, version, pools, task_ids, started_at, seen_at)
-values ($1, $2, $3, $4, $5::jsonb, $6, clock_timestamp(), clock_timestamp()) returning worker_id
+insert into workers (name, host, pid, version, pools, task_ids, dispatch, started_at, seen_at)
+values ($1, $2, $3, $4, $5::jsonb, $6, $7, clock_timestamp(), clock_timestamp()) returning worker_id
 
 -- name: beat
 update workers set seen_at = clock_timestamp(), busy = $2, state = $3

@@ -14,7 +14,6 @@ from msgspec.structs import replace as replace_fields
 from uuid_utils.compat import uuid7
 
 from bellringer.clock import SystemClock
-from bellringer.jobs import DEFAULT_POOL
 from bellringer.lifecycle.claim import Seat, Turn, claim
 from bellringer.lifecycle.reap import reap
 from bellringer.lifecycle.settle import decide, settle
@@ -103,7 +102,7 @@ class Workshop:
             spec=definition_of(task, name=task.name, args=placed, kwargs=named).spec(),
             claimed_at=now,
             tenant=self._app.tenant,
-            pool=task.pool or DEFAULT_POOL,
+            pool=task.goes_to,
         )
         self._lines.clear()
         ending = await self._executor.execute(work)

@@ -5,15 +5,12 @@ from __future__ import annotations
 from bellringer.wire.answers import (
     Attempt,
     Bulk,
-    Cluster,
     DeadLetter,
     Job,
     JobPage,
-    Lease,
     Letters,
     Line,
     Lines,
-    Node,
     Occurrence,
     Pause,
     Preview,
@@ -23,8 +20,6 @@ from bellringer.wire.answers import (
     Run,
     RunItem,
     RunPage,
-    Schema,
-    Shards,
     Version,
     Worker,
     Workers,
@@ -41,6 +36,7 @@ from bellringer.wire.calendars import (
     FreezeRequest,
     Lifted,
 )
+from bellringer.wire.cluster import Cluster, Lag, Lease, Node, PoolLag, Schema, ShardLag, Shards
 from bellringer.wire.definitions import patched, to_definition
 from bellringer.wire.events import Baseline, Event, EventPage, TzMove, TzMoves
 from bellringer.wire.forecast import DryRun, Forecast
@@ -91,6 +87,7 @@ __all__ = [
     "Job",
     "JobPage",
     "JobRequest",
+    "Lag",
     "Lease",
     "Letters",
     "LettersRequest",
@@ -101,6 +98,7 @@ __all__ = [
     "Occurrence",
     "Pause",
     "PauseRequest",
+    "PoolLag",
     "Preview",
     "PreviewRequest",
     "Problem",
@@ -113,6 +111,7 @@ __all__ = [
     "RunItem",
     "RunPage",
     "Schema",
+    "ShardLag",
     "Shards",
     "TriggerRequest",
     "TzMove",

@@ -22,7 +22,10 @@ class Pause(Answer, frozen=True):
 
 
 class Job(Answer, frozen=True):
-    """A job: what its author wrote, and what became of it."""
+    """A job: what its author wrote, and what became of it.
+
+    `routed`: nobody named its pool; it goes by how long its runs take, as expected or as learned.
+    """
 
     job_id: str
     name: str
@@ -32,6 +35,8 @@ class Job(Answer, frozen=True):
     schedules: list[dict[str, Any]]
     description: str
     pool: str
+    routed: bool
+    expected_duration: str | None
     priority: int
     timeout: str | None
     heartbeat: str | None
@@ -54,6 +59,7 @@ class Job(Answer, frozen=True):
     paused: Pause | None
     owner: str
     tags: list[str]
+    region: str | None  # of the shard that it lives in
     revision: int
     created_at: datetime
     updated_at: datetime
@@ -183,58 +189,6 @@ class Worker(Answer, frozen=True):
     age: float
     tasks: list[str]
     asked: str | None = None  # quiet or stop: what an operator wants of it
-
-
-class Node(Answer, frozen=True):
-    """One scheduler node."""
-
-    node_id: str
-    name: str
-    host: str | None  # and its process: only callers of the whole installation are told
-    pid: int | None
-    version: str
-    started_at: datetime
-    seen_at: datetime
-    age: float
-    shards: int
-    fired: int
-    refused: int
-    skew: float
-
-
-class Lease(Answer, frozen=True):
-    """Who may fire a shard; no holder: nobody may just now."""
-
-    shard: int
-    holder: str | None
-    node: str | None
-    token: int
-    seconds_left: float
-
-
-class Shards(Answer, frozen=True):
-    """The shards, counted."""
-
-    total: int
-    held: int
-    free: int
-
-
-class Schema(Answer, frozen=True):
-    """The database's schema version, and the one that this program wants."""
-
-    current: int
-    wanted: int
-
-
-class Cluster(Answer, frozen=True):
-    """Who holds what. `skew` is how many seconds the answering host is ahead of the database."""
-
-    nodes: list[Node]
-    leases: list[Lease]
-    shards: Shards
-    skew: float
-    schema: Schema
 
 
 class Occurrence(Answer, frozen=True):

@@ -11,6 +11,7 @@ from bellringer.payload import check_payload
 from bellringer.wire import answers, fairness, reasons
 from bellringer.wire import backfills as past
 from bellringer.wire import calendars as resting
+from bellringer.wire import cluster as holding
 from bellringer.wire import events as news
 from bellringer.wire import forecast as forecasts
 
@@ -243,8 +244,8 @@ def workers() -> Ask[answers.Workers]:
     return _get(answers.Workers, "/workers")
 
 
-def cluster() -> Ask[answers.Cluster]:
-    return _get(answers.Cluster, "/cluster")
+def cluster() -> Ask[holding.Cluster]:
+    return _get(holding.Cluster, "/cluster")
 
 
 def forecast(*, start: str | None = None, end: str | None = None, bucket: str | None = None) -> Ask[forecasts.Forecast]:

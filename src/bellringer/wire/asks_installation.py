@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from bellringer.wire import answers
 from bellringer.wire import installation as shared
 from bellringer.wire.asks import PREFIX, Ask, _at, _get, _post
@@ -26,9 +28,23 @@ def pool(name: str) -> Ask[shared.Pool]:
     return _get(shared.Pool, _at("pools", name))
 
 
-def put_pool(name: str, *, description: str = "", paused: bool = False, reason: str | None = None) -> Ask[shared.Pool]:
-    """Make a pool what is given; while it is paused nothing of it starts."""
-    body = {"description": description, "paused": paused, **({} if reason is None else {"reason": reason})}
+def put_pool(
+    name: str,
+    *,
+    description: str = "",
+    paused: bool = False,
+    reason: str | None = None,
+    concurrency: int | None = None,
+    rate: str | float | None = None,
+    timeout: str | float | None = None,
+) -> Ask[shared.Pool]:
+    """Make a pool what is given; while it is paused nothing of it starts.
+
+    `rate` is in starts a second, or such as "300/m"; what is left out is not bounded.
+    """
+    given = {"reason": reason, "concurrency": concurrency, "rate": rate, "timeout": timeout}
+    chosen = {field: value for field, value in given.items() if value is not None}
+    body = {"description": description, "paused": paused, **chosen}
     return Ask(method="PUT", path=PREFIX + _at("pools", name), shape=shared.Pool, body=body)
 
 
@@ -57,3 +73,14 @@ def shards() -> Ask[shared.ShardTable]:
 
 def leases() -> Ask[shared.Leases]:
     return _get(shared.Leases, "/cluster/leases")
+
+
+def regions() -> Ask[shared.Regions]:
+    """Which shards belong to which region."""
+    return _get(shared.Regions, "/cluster/regions")
+
+
+def put_regions(regions: Mapping[str, str]) -> Ask[shared.Regions]:
+    """Give shards, written like "0-31,40", to regions; the others belong to none."""
+    body = {"regions": dict(regions)}
+    return Ask(method="PUT", path=f"{PREFIX}/cluster/regions", shape=shared.Regions, body=body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final, TypeVar
@@ -11,7 +12,7 @@ import msgspec
 
 from bellringer.durations import format_duration, parse_duration
 from bellringer.errors import InvalidInput
-from bellringer.jobs import DEFAULT_POOL, DEFAULT_PRIORITY, HTTP, Definition, check_name
+from bellringer.jobs import DEFAULT_PRIORITY, HTTP, Definition, check_name, pool_for
 from bellringer.policies import Catchup, Delivery, Limit, Misfire, Overlap, Retry
 from bellringer.schedule import Schedule, parse, to_document
 from bellringer.schedule.instants import write_instant
@@ -31,13 +32,14 @@ def to_definition(request: JobRequest, *, owner: str = "api") -> Definition:
     g = Gathering()
     schedules = _schedules(request, g)
     task, kwargs = what_of(request, g)
+    expected = expected_of(request, g)
     definition = Definition(
         name=request.name,
         task=task,
         schedules=schedules,
         args=request.args,
         kwargs=kwargs,
-        pool=request.pool or pool_of(task),
+        pool=request.pool or pool_for(task, expected),
         priority=DEFAULT_PRIORITY if request.priority is None else request.priority,
         timeout=timeout_of(request, g),
         heartbeat=heartbeat_of(request, g),
@@ -55,6 +57,9 @@ def to_definition(request: JobRequest, *, owner: str = "api") -> Definition:
         enabled=request.enabled,
         owner=owner,
         tags=tuple(request.tags),
+        region=request.region,
+        expected_duration=expected,
+        routed=not request.pool and task != HTTP,
     )
     g.done()
     return definition
@@ -72,7 +77,13 @@ def patched(definition: Definition, patch: Mapping[str, Any]) -> Definition:
     if "schedule" in patch and "schedules" not in patch:
         target["schedule"] = _patch_target(target.pop("schedules"), patch["schedule"])
     merged = {key: value for key, value in merge(target, patch).items() if value is not None}
-    return to_definition(read(JobRequest, merged), owner=definition.owner)
+    made = to_definition(read(JobRequest, merged), owner=definition.owner)
+    return replace(made, pool=definition.pool) if keeps_pool(made, definition) else made
+
+
+def keeps_pool(made: Definition, before: Definition) -> bool:
+    """Whether a changed job stays where its runs have brought it: nobody says, nor said, where it belongs."""
+    return all(d.routed and d.expected_duration is None for d in (made, before))
 
 
 def merge(target: Any, patch: Any) -> Any:
@@ -115,7 +126,8 @@ def _document(d: Definition) -> dict[str, Any]:
         "name": d.name,
         **({"http": dict(d.kwargs)} if d.task == HTTP else what),
         "schedules": [_written(s) for s in d.schedules],
-        "pool": d.pool,
+        "pool": None if d.routed else d.pool,
+        "expected_duration": format_duration(d.expected_duration) if d.expected_duration else None,
         "priority": d.priority,
         "timeout": format_duration(d.timeout) if d.timeout else None,
         "heartbeat": format_duration(d.heartbeat) if d.heartbeat else None,
@@ -133,6 +145,7 @@ def _document(d: Definition) -> dict[str, Any]:
         "ends_at": write_instant(d.ends_at) if d.ends_at else None,
         "enabled": d.enabled,
         "tags": list(d.tags),
+        "region": d.region,
     }
 
 
@@ -220,11 +233,6 @@ def _task_of(request: JobRequest | ExecuteRequest) -> str:
     return task
 
 
-def pool_of(task: str) -> str:
-    """The pool of a task that names none."""
-    return HTTP if task == HTTP else DEFAULT_POOL
-
-
 def kwargs_of(request: JobRequest | ExecuteRequest | TriggerRequest) -> dict[str, Any] | None:
     """The keyword arguments, by whichever of their two names they came."""
     if request.payload is not None and request.kwargs is not None:
@@ -246,6 +254,10 @@ def heartbeat_of(request: JobRequest | ExecuteRequest, g: Gathering) -> timedelt
 
 def _limit(value: str | float | None, what: str) -> timedelta | None:
     return duration(value, what=what, least=SHORTEST_TIMEOUT, most=LONGEST_TIMEOUT)
+
+
+def expected_of(request: JobRequest | ExecuteRequest, g: Gathering) -> timedelta | None:
+    return g.take("/expected_duration", lambda: _length(request.expected_duration, "expected_duration"), None)
 
 
 def delivery_of(request: JobRequest | ExecuteRequest) -> Delivery:

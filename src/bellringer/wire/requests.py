@@ -22,7 +22,9 @@ class JobRequest(Request, frozen=True):
 
     It runs a `task`, or calls what `http` says: url, method, headers, body, timeout, expect, sign and secret.
 
-    What is left out of pool, priority, timeout, heartbeat, retry and delivery is as the task's code wants it.
+    What is left out of pool, expected_duration, priority, timeout, heartbeat, retry and delivery is as the task's code
+    wants it. Without a pool, a job goes to `long` if it is expected to take more than a minute, else to `short`; where
+    nothing is expected, its own runs teach where it belongs.
     """
 
     name: str
@@ -53,6 +55,8 @@ class JobRequest(Request, frozen=True):
     ends_at: str | None = None
     enabled: bool = True
     tags: list[str] = []
+    expected_duration: str | int | float | None = None
+    region: str | None = None
 
 
 class ResumeRequest(Request, frozen=True):
@@ -93,6 +97,7 @@ class ExecuteRequest(Request, frozen=True):
     retry: int | dict[str, Any] | None = None
     delivery: str | None = None
     key: str | None = None
+    expected_duration: str | int | float | None = None
 
 
 class CancelRequest(Request, frozen=True):

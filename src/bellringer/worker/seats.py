@@ -6,7 +6,6 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from bellringer.lifecycle.claim import Turn
 from bellringer.store.queue import Claimed
 
 BEHIND: Final = 0.25  # the part of the seats that catch-ups and backfills may take
@@ -23,7 +22,6 @@ class Seats:
         self.slots = slots
         self.busy = 0
         self.behind = 0  # of catch-ups and backfills, claimed and not ended
-        self.turn = Turn()
         self.claiming = asyncio.Lock()  # a claim is under way; its answer must not be lost
         self.waiting: deque[tuple[int, Claimed]] = deque()  # each with the number that it was claimed under
         self._finished = 0

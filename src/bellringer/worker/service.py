@@ -9,15 +9,15 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from bellringer import faults
 from bellringer.clock import Clock, DatabaseClock
-from bellringer.lifecycle.claim import Seat, claim
+from bellringer.lifecycle.claim import Seat
 from bellringer.lifecycle.settle import decide
 from bellringer.loops import Wake, every, first_of
 from bellringer.policies import Delivery
@@ -28,13 +28,15 @@ from bellringer.store.pool import FAILURES, RETRYABLE, Store
 from bellringer.store.queue import Claimed, Settled
 from bellringer.store.wakeups import CANCELS, WORK, hear, read_instant
 from bellringer.store.workers import Introduction
+from bellringer.strikes import Strikes
 from bellringer.tasks import Registry, Task
 from bellringer.telemetry import CLAIM_SECONDS, CLAIMS, START_LATENESS, log, one_of
 from bellringer.worker.executor import Executor
 from bellringer.worker.meter import Meter
 from bellringer.worker.seats import Seats
 from bellringer.worker.settler import Entry, Settler
-from bellringer.worker.strikes import Strikes
+from bellringer.worker.sources import Claims, Source
+from bellringer.worker.tiers import FRESH, Tiers
 from bellringer.worker.work import LogLine, Work
 
 POLL: Final = 0.2
@@ -62,8 +64,11 @@ class WorkerSettings:
 class Worker:
     """One worker. What it holds is its own by its number and the attempt's; both are named in every write."""
 
-    def __init__(self, store: Store, registry: Registry, clock: Clock, settings: WorkerSettings) -> None:
+    def __init__(
+        self, store: Store, registry: Registry, clock: Clock, settings: WorkerSettings, source: Source | None = None
+    ) -> None:
         self._store = store
+        self._source = source or Claims(store)
         self._registry = registry
         self._clock = clock
         self._time = DatabaseClock(clock)
@@ -82,6 +87,7 @@ class Worker:
         self._settler = Settler(store, clock, self._strike_again)
         self._strikes = Strikes()
         self._meter = Meter()
+        self._tiers = Tiers(store, list(settings.pools))
         self._wakes: list[Wake] = []
         self._running: dict[asyncio.Future[Ending], Claimed] = {}
         self._cancel_wake = Wake()
@@ -93,11 +99,13 @@ class Worker:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until asked to stop; then drain, and give the rest back."""
-        await self._join()
         pools = await self._names.pool_ids(self._settings.pools)
+        await self._source.open(pools)
+        await self._join()
         seats = [Seats(pool, pools[pool], slots) for pool, slots in self._settings.pools.items()]
         self._wakes = [Wake() for _ in seats]
         self._meter.learn(await usage.within(self._store))
+        await self._tiers.read()
         for s in seats:
             self._meter.open(s.pool_id, s.slots, self._clock.monotonic())
         async with asyncio.TaskGroup() as chores:
@@ -112,6 +120,7 @@ class Worker:
             for s, loop in zip(seats, taking, strict=True):
                 async with s.claiming:  # what a claim has taken must be known, to be given back
                     loop.cancel()
+            await self._source.close()
             await self._drain(seats)
             for loop in kept:
                 loop.cancel()
@@ -123,11 +132,8 @@ class Worker:
             every(BEAT, self._beat, name="beat"),
             every(1.0, self._cancel, name="cancel", wake=self._cancel_wake),
             every(0.25, self._report, name="report"),
-            hear(
-                self._store,
-                self._clock,
-                {WORK: self._hint, CANCELS: lambda _: self._cancel_wake.set()},
-            ),
+            every(FRESH, self._tiers.read, name="tiers"),
+            hear(self._store, self._clock, {WORK: self._hint, CANCELS: lambda _: self._cancel_wake.set()}),
         ]
 
     async def _join(self) -> None:
@@ -146,6 +152,7 @@ class Worker:
                 version=self._settings.version,
                 pools=self._settings.pools,
                 task_ids=sorted(self._tasks),
+                dispatch=self._source.engine,
             ),
         )
         await queue.sweep(self._store, 10_000)  # runs that waited for somebody who knows their task
@@ -170,19 +177,20 @@ class Worker:
         seats.measure(started)
         wanted = seats.wanted()
         if not wanted or self._quiet or not seats.worth_claiming():
+            await self._source.rest(seats.pool_id, for_good=self._quiet)
             return False
         seat = Seat(worker_id=self.worker_id, pool_id=seats.pool_id, task_ids=list(self._tasks))
-        taken, seats.turn = await claim(self._store, seat, wanted, seats.turn, behind=seats.room_behind())
+        taken, more = await self._source.take(seat, wanted, behind=seats.room_behind())
         seats.behind += sum(claimed.behind for claimed in taken)
         CLAIM_SECONDS.observe(self._clock.monotonic() - started)
         if not taken:
-            return seats.turn.goes_on
+            return more
         faults.point("claim.taken")
         self._time.observe(taken[0].claimed_at)
         one_of(CLAIMS, seats.pool).inc(len(taken))
         seats.waiting.extend((seat.worker_id, claimed) for claimed in taken)
         self._fill(seats)
-        return len(taken) == wanted or seats.turn.goes_on
+        return more
 
     def _fill(self, seats: Seats) -> None:
         """Seat what waits, as far as there are seats."""
@@ -200,7 +208,7 @@ class Worker:
             attempt=claimed.attempt,
             spent=claimed.spent,
             task=self._tasks[claimed.task_id],
-            spec=claimed.spec,
+            spec=self._tiers.bounded(seats.pool, claimed.spec),
             claimed_at=claimed.claimed_at,
             due_at=claimed.available_at,
             tenant=self._settings.tenants.get(claimed.tenant_id, "default"),
@@ -287,7 +295,7 @@ class Worker:
         while lines := [self._lines.popleft() for _ in range(min(len(self._lines), MOST_LINES))]:
             try:
                 await history.ensure_days(self._store, {line.key.scheduled_for.date() for line in lines})
-                await queue.log(self._store, [_row(line) for line in lines])
+                await queue.log(self._store, [line.row for line in lines])
             except FAILURES:
                 self._lines.extendleft(reversed(lines))
                 raise
@@ -337,7 +345,3 @@ def _interrupted(claimed: Claimed) -> Settled:
 def _description(task: Task) -> TaskDescription:
     schema, defaults = (msgspec.json.encode(part).decode() for part in (task.schema, task.defaults))
     return TaskDescription(name=task.name, schema=schema, doc=task.doc, defaults=defaults)
-
-
-def _row(line: LogLine) -> tuple[Any, int, datetime, str, str, Mapping[str, Any] | None]:
-    return line.key, line.attempt, line.at, line.level, line.message, line.fields

@@ -37,3 +37,7 @@ class LogLine:
     level: str
     message: str
     fields: dict[str, Any] | None = None
+
+    @property
+    def row(self) -> tuple[RunKey, int, datetime, str, str, dict[str, Any] | None]:
+        return self.key, self.attempt, self.at, self.level, self.message, self.fields

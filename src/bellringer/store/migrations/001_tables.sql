@@ -17,7 +17,7 @@ $$;
 create function told() returns integer language sql stable parallel safe as
 $$ select nullif(current_setting('bellringer.tenant', true), '')::integer $$;
 
--- For functions that pass the wall between tenants (security definer, see 020_walls): a connection that serves one tenant does
+-- For functions that pass the wall between tenants (security definer, see 022_walls): a connection that serves one tenant does
 -- nothing for another.
 create function own(p_tenant integer) returns boolean language plpgsql stable parallel safe as $$
 begin
@@ -34,7 +34,8 @@ create type run_state as enum ('queued', 'blocked', 'running', 'retrying', 'succ
 create table cluster (
   only_row  boolean primary key default true check (only_row),
   shards    smallint not null check (shards between 1 and 1024),
-  made_at   timestamptz not null default pg_catalog.now()
+  made_at   timestamptz not null default pg_catalog.now(),
+  name      text not null default substr(md5(gen_random_uuid()::text), 1, 8)  -- what engines that others use too call it by
 );
 insert into cluster (shards) values (64);
 
@@ -57,8 +58,17 @@ create table pools (
   paused_at     timestamptz,                    -- nothing of it is claimed meanwhile
   paused_by     text,
   paused_reason text,
+  concurrency   integer check (concurrency >= 0),   -- runs of it under way at most, on all workers
+  rate          double precision check (rate > 0),  -- starts a second, on all workers
+  timeout       interval check (timeout > '0'),     -- of attempts whose job says none
   created_at    timestamptz not null default pg_catalog.now()
 );
+-- What is left of each pool's rate: a row of its own, as every claim of such a pool writes it.
+create table pool_rates (
+  pool_id smallint primary key references pools,
+  credit  double precision not null,
+  at      timestamptz not null                  -- by the real clock
+) with (fillfactor = 50);
 insert into pools (name, declared) values ('short', true), ('long', true), ('http', false);
 
 create table tasks (
@@ -108,8 +118,12 @@ create table jobs (
   revision      integer not null default 1,
   created_at    timestamptz not null,
   updated_at    timestamptz not null,
-  deleted_at    timestamptz
+  deleted_at    timestamptz,
+  expected_duration interval,                   -- how long its author believes that a run takes
+  routed        boolean not null default false, -- nobody named its pool: it goes by how long its runs take
+  learned_at    timestamptz                     -- when its own runs have taught that it belongs into the pool for long ones
 );
+create index jobs_learned on jobs (job_id) where learned_at is not null and deleted_at is null;
 create unique index jobs_name on jobs (tenant_id, name_key) where deleted_at is null;
 create index jobs_paused_until on jobs (paused_until) where paused_until is not null;
 create index jobs_delay on jobs (job_id) where delay is not null and deleted_at is null;
@@ -296,11 +310,12 @@ create index runs_recent on runs (tenant_id, scheduled_for, shard);
 
 -- All values of queue.blocked that have this bit: by them the index on blocked is asked.
 create function bits(p_bit integer) returns smallint[] language sql immutable parallel safe as
-$$ select array_agg(n::smallint) from generate_series(0, 63) n where n & p_bit = p_bit $$;
+$$ select array_agg(n::smallint) from generate_series(0, 127) n where n & p_bit = p_bit $$;
 
 -- blocked is a set of bits, so that several reasons may hold a run at once: 1 its job is paused, 2 its predecessor is
 -- unfinished, 4 no live worker knows its task, 8 a freeze, 16 (with 2) what becomes of it is decided when its time comes,
--- 32 it has a limit: such runs are claimed by a way of their own.
+-- 32 it has a limit: such runs are claimed by a way of their own; 64 it was sent to a broker, and whoever gets the message takes
+-- it: until then it counts as under way, so that quotas and limits hold, and whatever concerns unclaimed runs concerns it too.
 create table queue (
   job_id           uuid not null,
   scheduled_for    timestamptz not null,
@@ -323,6 +338,7 @@ create table queue (
   cause            cause not null,
   key_id           integer,
   late_at          timestamptz,                 -- when it is late, unless it has started or was told of before
+  sent_at          timestamptz,                 -- when a broker got it last, by the real clock
   spec             jsonb,
   progress         jsonb,
   primary key (job_id, scheduled_for, slot)
@@ -330,10 +346,11 @@ create table queue (
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 100000);
 create index queue_ready on queue (pool_id, tenant_id, priority desc, available_at) where worker_id is null and blocked = 0;
 create index queue_held on queue (worker_id, tenant_id) where worker_id is not null;
-create index queue_blocked on queue (blocked, available_at) where blocked & ~32 <> 0;
+create index queue_blocked on queue (blocked, available_at) where blocked & ~96 <> 0;
 create index queue_waiting on queue (available_at, job_id) where blocked & 2 = 2;
 create index queue_limited on queue (pool_id, tenant_id, key_id, priority desc, available_at) where worker_id is null and blocked = 32;
-create index queue_keys on queue (key_id, job_id) where key_id is not null and worker_id is not null;
+create index queue_keys on queue (key_id, job_id) where key_id is not null and (worker_id is not null or blocked & 64 = 64);
+create index queue_sent on queue (pool_id, tenant_id, sent_at) where worker_id is null and blocked & 64 = 64;
 create index queue_behind on queue (pool_id, available_at) where worker_id is null and blocked = 0 and priority < 0;
 create index queue_late on queue (late_at) where late_at is not null;
 
@@ -468,7 +485,8 @@ create table leases (
   shard      smallint primary key,
   holder     uuid,
   token      bigint not null default 0,
-  expires_at timestamptz not null default '-infinity'
+  expires_at timestamptz not null default '-infinity',
+  region     text                               -- whose nodes are to hold it; null: anybody's
 ) with (fillfactor = 50);
 insert into leases (shard) select s from cluster, generate_series(0, shards - 1) s;
 
@@ -483,7 +501,9 @@ create table nodes (
   shards     integer not null default 0,
   fired      bigint not null default 0,
   refused    bigint not null default 0,         -- writes that the fence refused: each one is a split brain that did no harm
-  skew       double precision not null default 0
+  skew       double precision not null default 0,
+  region     text,
+  waits_for  text                               -- what keeps it from its shards, in words
 );
 
 create table workers (
@@ -494,6 +514,7 @@ create table workers (
   version    text not null,
   pools      jsonb not null,                    -- {"short": slots}
   task_ids   integer[] not null,
+  dispatch   text not null default 'postgresql', -- how its work gets to it
   state      text not null default 'live' check (state in ('live', 'draining', 'stopped', 'lost')),
   busy       integer not null default 0,
   asked      text check (asked in ('quiet', 'stop')),  -- what an operator wants of it; it reads so when it beats

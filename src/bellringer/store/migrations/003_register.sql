@@ -231,15 +231,17 @@ create function jobs_of(p_jobs jsonb)
 returns table (job_id uuid, own jsonb, tenant_id integer, expected integer, task_id integer, schedules jsonb, schedule_ids integer[],
                once_at timestamptz, delay interval, pool_id smallint, priority smallint, misfire text, catchup jsonb, overlap text,
                key_id integer, cap smallint, jitter interval, jitter_by interval, late_after interval, starts_at timestamptz,
-               ends_at timestamptz, enabled boolean, owner text, tags text[])
+               ends_at timestamptz, enabled boolean, owner text, tags text[], expected_duration interval, routed boolean)
 language sql stable as $$
   select n.job_id, n.own, k.tenant_id, k.expected, k.task_id, k.schedules, k.schedule_ids, k.once_at, k.delay * interval '1 second',
          k.pool_id, k.priority, k.misfire, k.catchup, k.overlap, k.key_id, k.cap, k.jitter * interval '1 second',
-         k.jitter_by * interval '1 second', k.late_after * interval '1 second', k.starts_at, k.ends_at, k.enabled, k.owner, k.tags
+         k.jitter_by * interval '1 second', k.late_after * interval '1 second', k.starts_at, k.ends_at, k.enabled, k.owner, k.tags,
+         k.expected_duration * interval '1 second', coalesce(k.routed, false)
   from jsonb_to_recordset(p_jobs) k (tenant_id integer, expected integer, task_id integer, schedules jsonb, schedule_ids integer[],
        once_at timestamptz, delay double precision, pool_id smallint, priority smallint, misfire text, catchup jsonb, overlap text,
        key_id integer, cap smallint, jitter double precision, jitter_by double precision, late_after double precision,
-       starts_at timestamptz, ends_at timestamptz, enabled boolean, owner text, tags text[], jobs jsonb)
+       starts_at timestamptz, ends_at timestamptz, enabled boolean, owner text, tags text[], expected_duration double precision,
+       routed boolean, jobs jsonb)
   cross join lateral jsonb_to_recordset(k.jobs) n (job_id uuid, own jsonb)
 $$;
 
@@ -273,22 +275,26 @@ begin
 
   insert into jobs (job_id, tenant_id, shard, name, task_id, spec, schedules, schedule_ids, once_at, delay, pool_id, priority, misfire,
                     catchup, overlap, key_id, cap, jitter, jitter_by, late_after, starts_at, ends_at, enabled, owner, tags, revision,
-                    created_at, updated_at)
+                    created_at, updated_at, expected_duration, routed)
   select n.job_id, n.tenant_id, (n.own ->> 'shard')::smallint, n.own ->> 'name', n.task_id, n.own -> 'spec', n.schedules, n.schedule_ids,
          n.once_at, n.delay, n.pool_id, n.priority, n.misfire, n.catchup, n.overlap, n.key_id, n.cap, n.jitter, n.jitter_by, n.late_after,
-         n.starts_at, n.ends_at, n.enabled, n.owner, n.tags, n.expected + 1, t, t
+         n.starts_at, n.ends_at, n.enabled, n.owner, n.tags, n.expected + 1, t, t, n.expected_duration, n.routed
   from jobs_of(p_jobs) n where n.expected = 0 or not exists (select 1 from jobs j where j.job_id = n.job_id offset 0);
   get diagnostics made = row_count;
   if old is not null then
     perform leave(old, t, 'edited', true);
     update jobs o set
       name = n.own ->> 'name', task_id = n.task_id, spec = n.own -> 'spec', schedules = n.schedules, schedule_ids = n.schedule_ids,
-      once_at = n.once_at, delay = n.delay, pool_id = n.pool_id, priority = n.priority, misfire = n.misfire, catchup = n.catchup,
+      once_at = n.once_at, delay = n.delay, pool_id = case when n.stays then o.pool_id else n.pool_id end, priority = n.priority, misfire = n.misfire, catchup = n.catchup,
       overlap = n.overlap, key_id = n.key_id, cap = n.cap, jitter = n.jitter, jitter_by = n.jitter_by, late_after = n.late_after,
       starts_at = n.starts_at, ends_at = n.ends_at, enabled = n.enabled, owner = n.owner, tags = n.tags, revision = n.expected + 1,
-      updated_at = t
-    from (select n.*, j.place from jobs_of(p_jobs) n
-          cross join lateral (select j.ctid as place, j.tenant_id, j.revision, j.deleted_at from jobs j where j.job_id = n.job_id offset 0) j
+      updated_at = t, expected_duration = n.expected_duration, routed = n.routed,
+      learned_at = case when n.stays then o.learned_at end
+    from (select n.*, j.place,                           -- where nobody names a pool, what its runs have taught counts on
+                 n.routed and j.routed and n.expected_duration is null and j.expected_duration is null as stays
+          from jobs_of(p_jobs) n
+          cross join lateral (select j.ctid as place, j.tenant_id, j.revision, j.deleted_at, j.routed, j.expected_duration
+                              from jobs j where j.job_id = n.job_id offset 0) j
           where n.expected > 0 and j.revision = n.expected and j.tenant_id = n.tenant_id and j.deleted_at is null) n
     where o.ctid = n.place;                              -- its row is locked, so it is still there
     get diagnostics changed = row_count;
@@ -307,7 +313,7 @@ begin
     perform 1 from queue q where q.job_id = any (old) order by q.job_id, q.scheduled_for, q.slot for update;
     update queue q set task_id = j.task_id, revision = j.revision, pool_id = j.pool_id,
            priority = case when q.priority < 0 then j.priority - 10 else j.priority end,
-           blocked = q.blocked & case when j.overlap = 'allow' then ~18 else ~0 end
+           blocked = q.blocked & case when j.overlap = 'allow' then ~82 else ~64 end
     from jobs j where q.job_id = any (old) and j.job_id = q.job_id and q.spec is null and q.worker_id is null;
     update queue q set key_id = j.key_id, cap = j.cap,     -- a limit holds for what is under way too: it counts, or comes back
            blocked = q.blocked & ~32 | case when j.key_id is null then 0 else 32 end
@@ -317,7 +323,8 @@ begin
   with kinds as materialized (                           -- of those that are alike, one is written out
     select k.expected, k.jobs, f.definition from jsonb_to_recordset(p_jobs) k (expected integer, jobs jsonb)
     cross join lateral (
-      select definition_of(j) as definition from jobs j where j.job_id = (k.jobs #>> '{0,job_id}')::uuid offset 0) f)
+      select definition_of(j) - '{shard, name, spec}'::text[] as definition from jobs j
+      where j.job_id = (k.jobs #>> '{0,job_id}')::uuid offset 0) f)
   insert into job_revisions (job_id, revision, effective_at, what, who, why, definition)
   select n.job_id, k.expected + 1, t, case k.expected when 0 then 'created' else 'changed' end, p_who, p_why, k.definition || n.own
   from kinds k cross join lateral jsonb_to_recordset(k.jobs) n (job_id uuid, own jsonb);
@@ -347,7 +354,7 @@ begin
                   revision = revision + 1, updated_at = t
   where job_id = p_job and tenant_id = p_tenant and deleted_at is null returning revision into r;
   if r is null then return null; end if;
-  update queue set blocked = blocked | 1 where job_id = p_job and worker_id is null;
+  update queue set blocked = blocked & ~64 | 1 where job_id = p_job and worker_id is null;
   insert into job_revisions (job_id, revision, effective_at, what, who, why, definition)
   select job_id, revision, t, 'paused', p_who, p_reason, definition_of(j) from jobs j where job_id = p_job;
   return r;

@@ -1,5 +1,6 @@
 -- Claim: a worker takes ready runs of one pool. Lanes with ready work are found by skip-scans over indexes that hold only
--- what is ready, so tenants without work, and work that is held, cost nothing.
+-- what is ready, so tenants without work, and work that is held, cost nothing. Without a worker, the runs are sent: the same
+-- ones in the same order are marked as sent to a broker, and count as under way from then on (see 020_dispatch.sql).
 set local search_path to bellringer;
 
 -- How many of a tenant's runs may be under way; null: it has no cap. A quota may be larger than what an integer holds.
@@ -27,6 +28,10 @@ begin
              select count(*) from (
                select 1 from holders h cross join lateral (
                  select 1 from queue q where q.worker_id = h.worker_id and q.tenant_id = c.tenant_id limit greatest(c.cap, 0)) r
+               union all
+               select 1 from pools p cross join lateral (
+                 select 1 from queue q where q.pool_id = p.pool_id and q.tenant_id = c.tenant_id and q.worker_id is null
+                   and q.blocked & 64 = 64 limit greatest(c.cap, 0)) s
                limit greatest(c.cap, 0)) under_way))::int end
     from unnest(p_tenants, p_caps, locked) with ordinality c (tenant_id, cap, locked, n) order by c.n);
 end $$;
@@ -36,7 +41,7 @@ end $$;
 -- is counted from the queue, so two claims never see the same free place.
 create function claim_limited(p_worker integer, p_pool smallint, p_tasks integer[], p_limit integer, p_behind integer)
 returns table (job_id uuid, scheduled_for timestamptz, slot bigint, attempt integer, attempt_floor integer, task_id integer,
-               tenant_id integer, claimed_at timestamptz, name text, spec jsonb, behind boolean, available_at timestamptz)
+               tenant_id integer, claimed_at timestamptz, name text, spec jsonb, behind boolean, available_at timestamptz, revision integer)
 language plpgsql set search_path = bellringer, pg_temp
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
@@ -99,11 +104,11 @@ begin
       exit when room <= 0;
       others := k.tenants > 1;
       continue when coalesce(served[k.place], 0) >= k.part or not pg_try_advisory_xact_lock(78, k.key_id);
-      select k.most - count(*) from queue r where r.key_id = k.key_id and r.worker_id is not null into places;
+      select k.most - count(*) from queue r where r.key_id = k.key_id and (r.worker_id is not null or r.blocked & 64 = 64) into places;
       if k.cap is not null then places := least(places, (places_of(array[k.tenant_id], array[k.cap]))[1]); end if;
       places := least(places, room, k.part - coalesce(served[k.place], 0));
       while places > 0 loop                              -- again, where the best were of jobs that have come to their own limit
-        spent := array(select r.job_id from queue r where r.key_id = k.key_id and r.worker_id is not null and r.cap is not null
+        spent := array(select r.job_id from queue r where r.key_id = k.key_id and (r.worker_id is not null or r.blocked & 64 = 64) and r.cap is not null
                        group by r.job_id having count(*) >= min(r.cap));
         return query
         with best as materialized (
@@ -116,12 +121,15 @@ begin
         picks as materialized (
           select b.tid from (select *, row_number() over (partition by job_id order by priority desc, available_at) as nth from best) b
           where b.cap is null or b.nth <= b.cap - (
-            select count(*) from queue r where r.key_id = k.key_id and r.job_id = b.job_id and r.worker_id is not null)),
+            select count(*) from queue r where r.key_id = k.key_id and r.job_id = b.job_id and (r.worker_id is not null or r.blocked & 64 = 64))),
         taken as (
-          update queue u set worker_id = p_worker, attempt = u.attempt + 1, claimed_at = bellringer.now()
+          update queue u set worker_id = p_worker, attempt = u.attempt + (p_worker is not null)::int,
+                 claimed_at = case when p_worker is not null then bellringer.now() end,
+                 blocked = case when p_worker is null then u.blocked | 64 else u.blocked end,
+                 sent_at = case when p_worker is null then clock_timestamp() end
           where u.ctid = any (array(select tid from picks)) returning u.*)
         select t.job_id, t.scheduled_for, t.slot, t.attempt, t.attempt_floor, t.task_id, t.tenant_id, t.claimed_at,
-               j.name, coalesce(t.spec, j.spec), t.priority < 0, t.available_at
+               j.name, coalesce(t.spec, j.spec), t.priority < 0, t.available_at, j.revision
         from taken t left join jobs j on j.job_id = t.job_id;
         get diagnostics got = row_count;
         exit when got = 0;
@@ -131,6 +139,55 @@ begin
     end loop;
   end loop;
 end $$;
+
+-- How many runs of a pool are under way, on all workers and at a broker. Whoever holds something is found by one step in the index;
+-- of those that do not serve the pool nothing more is read.
+create function under_way(p pools) returns bigint
+language sql set search_path = bellringer, pg_temp
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+  with recursive holders (worker_id) as (
+    (select q.worker_id from queue q where q.worker_id is not null order by q.worker_id limit 1)
+    union all
+    select (select q.worker_id from queue q where q.worker_id > h.worker_id order by q.worker_id limit 1)
+    from holders h where h.worker_id is not null)
+  select (select count(*) from holders h
+          cross join lateral (select 1 from workers w where w.worker_id = h.worker_id and w.pools ? p.name offset 0) s
+          cross join lateral (select 1 from queue q where q.worker_id = h.worker_id and q.pool_id = p.pool_id offset 0) r)
+       + (select count(*) from queue q where q.worker_id is null and q.blocked & 64 = 64 and q.pool_id = p.pool_id)
+$$;
+
+-- How many more runs of a pool may start now, by its own bounds. Two claims at once would see the same free place, so a pool with
+-- bounds is claimed for by one at a time: who finds it taken gets nothing, and asks again soon. The lock lasts to the claim's end.
+create function room_of(p_pool smallint) returns integer
+language plpgsql set search_path = bellringer, pg_temp as $$
+declare
+  p    pools;
+  room double precision := 2147483647;
+begin
+  if not pg_try_advisory_xact_lock(88, p_pool) then return 0; end if;
+  select * from pools where pool_id = p_pool into p;
+  if p.concurrency is not null then
+    room := p.concurrency - under_way(p);
+  end if;
+  if p.rate is not null then room := least(room, floor(credit_of(p))); end if;
+  return greatest(0, room);
+end $$;
+
+-- How many starts a pool has saved up: at most a second's worth, and at least one.
+create function credit_of(p pools) returns double precision language sql set search_path = bellringer, pg_temp as $$
+  select coalesce(min(least(greatest(p.rate, 1), r.credit + p.rate * greatest(0, extract(epoch from clock_timestamp() - r.at)))),
+                  greatest(p.rate, 1))
+  from pool_rates r where r.pool_id = p.pool_id
+$$;
+
+-- What was started is taken off; who started nothing writes nothing.
+create function spend_rate(p_pool smallint, p_started integer) returns void
+language sql set search_path = bellringer, pg_temp as $$
+  insert into pool_rates (pool_id, credit, at)
+  select p.pool_id, credit_of(p) - p_started, clock_timestamp() from pools p
+  where p.pool_id = p_pool and p.rate is not null and p_started > 0
+  on conflict (pool_id) do update set credit = excluded.credit, at = excluded.at
+$$;
 
 -- A batch in parts by weight, which add up to what is shared out. A part that is no whole number is rounded by chance, so that
 -- it is right in the mean: the parts are the steps of one running sum, which begins at a place of chance.
@@ -160,7 +217,7 @@ end $$;
 create function claim(p_worker integer, p_pool smallint, p_tasks integer[], p_limit integer, p_after integer, p_rest integer,
                       p_behind integer, p_tenants integer)
 returns table (job_id uuid, scheduled_for timestamptz, slot bigint, attempt integer, attempt_floor integer, task_id integer,
-               tenant_id integer, claimed_at timestamptz, name text, spec jsonb, behind boolean, available_at timestamptz,
+               tenant_id integer, claimed_at timestamptz, name text, spec jsonb, behind boolean, available_at timestamptz, revision integer,
                after integer, rest integer, walked integer)
 language plpgsql set search_path = bellringer, pg_temp set lock_timeout = '2s'
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -181,13 +238,20 @@ declare
   served  bigint[];                                      -- to whom each of them went, as a place in ids
   low     integer := 0;                                  -- the priorities of this stage
   high    integer := 32767;
+  paused  boolean;
   limited boolean := exists (select 1 from queue q where q.pool_id = p_pool and q.worker_id is null and q.blocked = 32);
+  bounded boolean;
+  allowed integer;
 begin
-  if exists (select 1 from pools p where p.pool_id = p_pool and p.paused_at is not null) then
+  select p.paused_at is not null, p.concurrency is not null or p.rate is not null from pools p where p.pool_id = p_pool
+  into paused, bounded;
+  if bounded and not paused then room := least(room, room_of(p_pool)); end if;
+  if paused or room <= 0 then
     after := p_after; rest := p_rest; walked := 0;
     return next;
     return;
   end if;
+  allowed := room;
   if limited then                                        -- with room for one, chance says whose turn it is
     return query select *, null::int, null::int, null::int from claim_limited(p_worker, p_pool, p_tasks,
       case when room > 1 then room / 2 else floor(random() * 2)::int end, 0);
@@ -220,7 +284,9 @@ begin
         room := room - got;
       end if;
       -- A short walk has not seen all tenants: before what runs behind is taken, the next claim looks farther for live work.
+      allowed := allowed - room;                         -- what has started is always what was allowed without the room that is left
       room := case when steps = p_tenants and p_tenants < 200 then 0 else least(room, p_behind) end; low := -32768; high := -1;
+      allowed := allowed + room;
       exit when room <= 0 or not exists (
         select 1 from queue q where q.pool_id = p_pool and q.worker_id is null and q.blocked = 0 and q.priority < 0
           and q.available_at <= bellringer.now());
@@ -263,11 +329,15 @@ begin
       if tids is not null then
         return query
         with taken as (
-          update queue q set worker_id = p_worker, attempt = q.attempt + 1, claimed_at = bellringer.now() where q.ctid = any (tids)
+          update queue q set worker_id = p_worker, attempt = q.attempt + (p_worker is not null)::int,
+                 claimed_at = case when p_worker is not null then bellringer.now() end,
+                 blocked = case when p_worker is null then q.blocked | 64 else q.blocked end,
+                 sent_at = case when p_worker is null then clock_timestamp() end
+          where q.ctid = any (tids)
           returning q.job_id, q.scheduled_for, q.slot, q.attempt, q.attempt_floor, q.task_id, q.tenant_id, q.claimed_at, q.spec,
                     q.available_at)
         select t.job_id, t.scheduled_for, t.slot, t.attempt, t.attempt_floor, t.task_id, t.tenant_id, t.claimed_at,
-               j.name, coalesce(t.spec, j.spec), stage = 2, t.available_at, null::int, null::int, null::int
+               j.name, coalesce(t.spec, j.spec), stage = 2, t.available_at, j.revision, null::int, null::int, null::int
         from taken t left join jobs j on j.job_id = t.job_id;
         room := room - cardinality(tids);
       end if;
@@ -289,7 +359,10 @@ begin
   end loop;
   if limited and room > 0 then
     return query select *, null::int, null::int, null::int from claim_limited(p_worker, p_pool, p_tasks, room, room);
+    get diagnostics got = row_count;
+    room := room - got;
   end if;
+  if bounded then perform spend_rate(p_pool, allowed - room); end if;
   after := next_to; rest := owed; walked := steps;
   return next;
 end $$;

@@ -84,6 +84,59 @@ begin
   from unnest(p_jobs) u (job_id) join jobs j on j.job_id = u.job_id and j.deleted_at is null;
 end $$;
 
+-- Jobs with a run that was claimed before then in this pool. There are at most as many as workers have slots; where that is more than
+-- p_most, every pass looks at others.
+create function under_way_since(p_pool smallint, p_before timestamptz, p_most integer) returns setof uuid
+language sql volatile set search_path = bellringer, pg_temp
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
+  select job_id from (
+    select distinct q.job_id from queue q
+    where q.worker_id is not null and q.pool_id = p_pool and q.claimed_at < p_before and q.revision is not null) j
+  order by random() limit p_most
+$$;
+
+-- Jobs whose pool nobody named, and that no expectation routes, among these; with where they are, and whether a worker of the other
+-- pool knows their task: without one they would wait there for ever.
+create function routed_of(p_jobs uuid[], p_short smallint, p_long smallint)
+returns table (job_id uuid, tenant_id integer, revision integer, is_long boolean, served boolean)
+language plpgsql stable set search_path = bellringer, pg_temp
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+#variable_conflict use_column
+begin
+  return query
+  select j.job_id, j.tenant_id, j.revision, j.pool_id = p_long, exists (
+    select 1 from pools p join workers w on w.state = 'live' and w.pools ? p.name and j.task_id = any (w.task_ids)
+    where p.pool_id = case when j.pool_id = p_long then p_short else p_long end)
+  from unnest(p_jobs) u (id) cross join lateral (select * from jobs j where j.job_id = u.id offset 0) j
+  where j.routed and j.expected_duration is null and j.deleted_at is null and j.pool_id in (p_short, p_long);
+end $$;
+
+-- A job goes to the pool where its runs belong by their length: one more revision of it, and all that waits follows. Its schedules
+-- stay as they are, so it needs not leave its cohorts; the shard's lock keeps a tick from copying what is changed here. Answers the
+-- new revision; none, where the job is not as it was read.
+create function reroute(p_job uuid, p_revision integer, p_pool smallint, p_learned boolean, p_who text, p_why text) returns integer
+language plpgsql set search_path = bellringer, pg_temp set lock_timeout = '2s'
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
+declare
+  t timestamptz;
+  j jobs;
+begin
+  perform lock_shards_shared(array[p_job], '{}');
+  t := bellringer.clock();
+  update jobs set pool_id = p_pool, learned_at = case when p_learned then t end, revision = revision + 1, updated_at = t
+  where job_id = p_job and revision = p_revision and routed and expected_duration is null and deleted_at is null returning * into j;
+  if j.job_id is null then return null; end if;
+  update members m set pool_id = p_pool, revision = j.revision
+  where m.shard = j.shard and m.schedule_id = any (j.schedule_ids) and m.job_id = p_job;
+  update timers set pool_id = p_pool, revision = j.revision where job_id = p_job and spec is null;
+  perform 1 from queue where job_id = p_job order by job_id, scheduled_for, slot for update;
+  update queue set pool_id = p_pool, revision = j.revision, blocked = blocked & ~64
+  where job_id = p_job and spec is null and worker_id is null;
+  insert into job_revisions (job_id, revision, effective_at, what, who, why, definition)
+  values (p_job, j.revision, t, 'changed', p_who, p_why, definition_of(j));
+  return j.revision;
+end $$;
+
 -- Hands go where the rules of the time zones now say, under the fence as in a tick, each from where the caller saw it and
 -- only into the future. A hand that fires or jumps just now stays: whoever ends that computes anew. What the lead has
 -- fired before its time is not due again; c_lost is what a hand waited for, where that now lies in the past.

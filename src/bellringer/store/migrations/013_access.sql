@@ -46,16 +46,23 @@ begin
   end if;
 end $$;
 
--- Jobs of a shard that fire alike: how many more there are than before, and how many more of them are active.
-create type job_kind as (tenant_id integer, shard smallint, schedule_ids integer[], delay interval, jobs bigint, active bigint);
+-- What a statement did to the jobs of a shard: how many more there are than before, and how many fires a minute more.
+create type job_growth as (tenant_id integer, shard smallint, jobs bigint, fires double precision);
+
+-- How often a job of these schedules, or with that delay, fires in a minute.
+create function fires_of(p_schedules integer[], p_delay interval) returns double precision
+language sql stable set search_path = bellringer, pg_temp as $$
+  select coalesce(60 / nullif(extract(epoch from p_delay)::float8, 0), 0)
+       + coalesce((select sum(s.fires_per_minute) from schedules s where s.schedule_id = any (p_schedules)), 0)
+$$;
 
 -- Counts what a statement did to jobs: one upsert, in the order of the shards, so that two of these never wait for each
 -- other. Only tenants with a quota take their lock, and before their rows. What makes less of something is never refused.
-create function count_jobs(p_kinds job_kind[]) returns void
+create function count_jobs(p_grown job_growth[]) returns void
 language plpgsql security definer set search_path = bellringer, pg_temp set plan_cache_mode = force_generic_plan as $$
 declare
   bound integer[] := array(
-    select t.tenant_id from tenants t where t.tenant_id = any (array(select distinct k.tenant_id from unnest(p_kinds) k))
+    select t.tenant_id from tenants t where t.tenant_id = any (array(select distinct g.tenant_id from unnest(p_grown) g))
       and t.quotas ?| array['jobs', 'fires_per_minute'] order by 1);
   grown integer[];
   t     integer;
@@ -63,45 +70,48 @@ begin
   foreach t in array bound loop
     perform pg_advisory_xact_lock(83, t);
   end loop;
-  with changed as materialized (
-    select k.tenant_id, k.shard, sum(k.jobs) as jobs,
-           sum(k.active * (coalesce(60 / extract(epoch from k.delay)::float8, 0) + coalesce(
-             (select sum(s.fires_per_minute) from schedules s where s.schedule_id = any (k.schedule_ids)), 0))) as fires
-    from unnest(p_kinds) k group by 1, 2),
-  counted as (
-    insert into job_counts as c (tenant_id, shard, jobs, fires_per_minute)
-    select tenant_id, shard, jobs, fires from changed order by 1, 2
-    on conflict (tenant_id, shard) do update
-      set jobs = c.jobs + excluded.jobs, fires_per_minute = c.fires_per_minute + excluded.fires_per_minute)
+  insert into job_counts as c (tenant_id, shard, jobs, fires_per_minute)
+  select g.tenant_id, g.shard, g.jobs, g.fires from unnest(p_grown) g order by 1, 2
+  on conflict (tenant_id, shard) do update
+    set jobs = c.jobs + excluded.jobs, fires_per_minute = c.fires_per_minute + excluded.fires_per_minute;
+  if bound = '{}' then return; end if;
   select array_agg(g.tenant_id * g.sign) into grown from (
     select tenant_id, unnest(array_remove(array[case when sum(jobs) > 0 then 1 end, case when sum(fires) > 0 then -1 end], null)) as sign
-    from changed where tenant_id = any (bound) group by 1) g;
+    from unnest(p_grown) where tenant_id = any (bound) group by 1) g;
   foreach t in array coalesce(grown, '{}') loop            -- below 0: its fires have grown
     perform check_quota(abs(t), case when t > 0 then 'jobs' else 'fires_per_minute' end);
   end loop;
 end $$;
 
+-- Thousands of jobs share few schedules: how often those fire is looked up once for each, and met by its hash.
 create function count_new_jobs() returns trigger
-language plpgsql security definer set search_path = bellringer, pg_temp set plan_cache_mode = force_generic_plan as $$
+language plpgsql security definer set search_path = bellringer, pg_temp set plan_cache_mode = force_generic_plan
+set enable_hashjoin = on set enable_nestloop = off set enable_mergejoin = off set enable_sort = off as $$
 begin
-  perform count_jobs(k.kinds) from (select array(
-    select row(tenant_id, shard, schedule_ids, delay, count(*), count(*) filter (where paused_at is null and enabled))::job_kind
-    from after where deleted_at is null group by tenant_id, shard, schedule_ids, delay) as kinds) k
-  where cardinality(k.kinds) > 0;
+  perform count_jobs(s.grown) from (select array(
+    with lively as materialized (
+      select k.schedule_ids, k.delay, fires_of(k.schedule_ids, k.delay) as fires
+      from (select distinct schedule_ids, coalesce(delay, '0') as delay from after) k)
+    select row(a.tenant_id, a.shard, count(*), coalesce(sum(l.fires) filter (where a.paused_at is null and a.enabled), 0))::job_growth
+    from after a join lively l on l.schedule_ids = a.schedule_ids and l.delay = coalesce(a.delay, '0')
+    where a.deleted_at is null group by a.tenant_id, a.shard) as grown) s
+  where cardinality(s.grown) > 0;
   return null;
 end $$;
 
 create function count_changed_jobs() returns trigger
 language plpgsql security definer set search_path = bellringer, pg_temp set plan_cache_mode = force_generic_plan as $$
 begin
-  perform count_jobs(k.kinds) from (select array(
-    select row(tenant_id, shard, schedule_ids, delay, sum(sign), coalesce(sum(sign) filter (where paused_at is null and enabled), 0))::job_kind
-    from (select tenant_id, shard, schedule_ids, delay, deleted_at, paused_at, enabled, 1 as sign from after
-          union all
-          select tenant_id, shard, schedule_ids, delay, deleted_at, paused_at, enabled, -1 from before) j
-    where deleted_at is null group by tenant_id, shard, schedule_ids, delay
-    having sum(sign) <> 0 or coalesce(sum(sign) filter (where paused_at is null and enabled), 0) <> 0) as kinds) k
-  where cardinality(k.kinds) > 0;
+  perform count_jobs(s.grown) from (select array(
+    select row(k.tenant_id, k.shard, sum(k.jobs), sum(k.active * fires_of(k.schedule_ids, k.delay)))::job_growth
+    from (select tenant_id, shard, schedule_ids, delay, sum(sign) as jobs,
+                 coalesce(sum(sign) filter (where paused_at is null and enabled), 0) as active
+          from (select tenant_id, shard, schedule_ids, delay, deleted_at, paused_at, enabled, 1 as sign from after
+                union all
+                select tenant_id, shard, schedule_ids, delay, deleted_at, paused_at, enabled, -1 from before) j
+          where deleted_at is null group by tenant_id, shard, schedule_ids, delay) k
+    where k.jobs <> 0 or k.active <> 0 group by k.tenant_id, k.shard) as grown) s
+  where cardinality(s.grown) > 0;
   return null;
 end $$;
 

@@ -31,7 +31,7 @@ create function pool_named(p_name text) returns smallint language sql stable set
 $$ select coalesce((select pool_id from pools where name = p_name), case when p_name is not null then -1::smallint end) $$;
 
 create function queue_state(q queue) returns text language sql immutable parallel safe as $$
-  select case when q.worker_id is not null then 'running' when q.blocked & ~32 <> 0 then 'blocked'
+  select case when q.worker_id is not null then 'running' when q.blocked & ~96 <> 0 then 'blocked'
               when q.attempt > 0 then 'retrying' else 'queued' end
 $$;
 

@@ -69,13 +69,15 @@ $$ select p_job || ' ' || (extract(epoch from p_at) * 1000000)::bigint || ' ' ||
 -- All revisions of one statement at once: 10,000 jobs that are created together are one insert here too. Where several callers
 -- share a statement, the connection was told of each of them by its job.
 create function audit_revisions() returns trigger language plpgsql security definer set search_path = bellringer, pg_temp as $$
+declare
+  told   jsonb := nullif(current_setting('bellringer.actor', true), '')::jsonb;
+  shared boolean := coalesce(told ? 'each', false);
 begin
   insert into audit (at, tenant_id, who, origin, request_id, action, kind, target, revision)
-  with told as materialized (select nullif(current_setting('bellringer.actor', true), '')::jsonb as actor)
   select bellringer.now(), coalesce((n.definition ->> 'tenant_id')::integer, 0), coalesce(a.actor ->> 'who', n.who),
          a.actor ->> 'origin', a.actor ->> 'request_id', 'job.' || n.what, 'job', n.job_id, n.revision
-  from added n cross join told t
-  cross join lateral (select coalesce(t.actor -> 'each' -> n.job_id::text, t.actor) as actor) a;
+  from added n
+  cross join lateral (select case when shared then coalesce(told -> 'each' -> n.job_id::text, told) else told end as actor) a;
   return null;
 end $$;
 create trigger audited after insert on job_revisions referencing new table as added

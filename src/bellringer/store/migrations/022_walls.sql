@@ -9,6 +9,16 @@ create function places_taken(p_pool smallint, p_workers integer[]) returns bigin
 language sql stable security definer set search_path = bellringer, pg_temp as
 $$ select count(*) from queue q where q.pool_id = p_pool and q.worker_id = any (p_workers) $$;
 
+-- A pool's own bounds, and how far they are used up; none, where it has none.
+create function bounds_of(p_pool smallint)
+returns table (concurrency integer, under_way bigint, rate double precision, credit double precision)
+language sql stable security definer set search_path = bellringer, pg_temp as $$
+  select p.concurrency,
+         case when p.concurrency is not null then under_way(p) end,
+         p.rate, case when p.rate is not null then credit_of(p) end
+  from pools p where p.pool_id = p_pool and (p.concurrency is not null or p.rate is not null)
+$$;
+
 create function scheduler_of(p_shard smallint) returns text
 language sql stable security definer set search_path = bellringer, pg_temp as $$
   select coalesce(n.name, l.holder::text) from leases l left join nodes n on n.node_id = l.holder
@@ -74,7 +84,7 @@ begin
     select p.oid::regprocedure as name from pg_proc p
     where p.pronamespace = 'bellringer'::regnamespace and p.prosecdef
       and not coalesce(p.proargnames && array['p_tenant', 'p_jobs'], false)
-      and p.proname not in ('ensure_days', 'places_taken', 'scheduler_of')
+      and p.proname not in ('ensure_days', 'places_taken', 'bounds_of', 'scheduler_of', 'waited_for')
   loop
     execute format('revoke execute on function %s from public', f.name);
   end loop;
@@ -92,7 +102,8 @@ begin
       ('grant usage on schema bellringer to'),
       ('grant usage on all sequences in schema bellringer to'),
       ('grant select on pools, tasks, schedules, cohorts, workers, tz_versions, tz_moves, tz_applied, recounts, audit_seals to'),
-      ('grant select (only_row, shards, made_at) on cluster to')
+      ('grant select (only_row, shards, made_at) on cluster to'),
+      ('grant select (shard, region) on leases to')
   loop
     execute format('%s %I', g, tenant_role());
   end loop;

@@ -1,0 +1,229 @@
+"""What the console reads, at scale: a bounded number of rows, also when the tables have grown since they were analysed.
+
+`BELLRINGER_RUNS=1000000` makes it a million runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+import pytest_asyncio
+from tests.store.test_plans_runs import read_by
+
+from bellringer.runs import RunKey
+from bellringer.store import job_history, overview, pulse
+from bellringer.store.job_history import END, START
+from bellringer.store.pool import Store
+from bellringer.store.scope import ScopedStore, open_tenants
+from bellringer.testing.server import TestServer
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+MANY = int(os.environ.get("BELLRINGER_RUNS", "120000"))
+TODAY = datetime.combine(datetime.now(UTC).date(), datetime.min.time(), UTC)
+SECONDS = 60_000  # runs of one job that runs every second
+FILL = f"""
+set local synchronous_commit = off;
+set local statement_timeout = 0;
+insert into tenants (name) values ('busy'), ('quiet');
+insert into tasks (name) values ('greet');
+insert into pools (name) values ('other');
+insert into jobs (job_id, tenant_id, shard, name, task_id, spec, pool_id, priority, misfire, overlap, created_at,
+                  updated_at, paused_at)
+  select md5('job' || n)::uuid, 1 + n % 2, 0, 'job ' || n, 1, '{{}}', 1, 5, 'skip', 'skip', now(), now(),
+         case when n % 3 = 0 then now() end
+  from generate_series(1, {MANY}) n;
+insert into jobs (job_id, tenant_id, shard, name, task_id, spec, pool_id, priority, misfire, overlap, created_at,
+                  updated_at)
+  values (md5('every second')::uuid, 1, 0, 'every second', 1, '{{}}', 1, 5, 'skip', 'skip', now(), now());
+insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, shard, pool_id, priority, cause,
+                  born_as)
+  select md5('job' || n % 1000)::uuid, timestamptz '{TODAY}' + n * interval '300 ms', 0, now(), 1, 1 + n % 2, 1, n % 64,
+         1, 5, 'schedule', 'queued'
+  from generate_series(1, {MANY}) n;
+insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, shard, pool_id, priority, cause,
+                  born_as)
+  select md5('every second')::uuid, timestamptz '{TODAY}' + n * interval '1 s', 0, now(), 1, 1, 1, 0, 1, 5, 'schedule',
+         'queued'
+  from generate_series(1, {SECONDS}) n;
+insert into attempts (job_id, scheduled_for, slot, started_at, finished_at, tenant_id, worker_id, attempt, outcome,
+                      ends_as)
+  select job_id, scheduled_for, 0, scheduled_for, scheduled_for, tenant_id, 1, 1, 'ok',
+         (case when extract(second from scheduled_for)::int % 2 = 0 then 'dead' else 'succeeded' end)::run_state
+  from runs;
+insert into queue (job_id, scheduled_for, slot, available_at, tenant_id, task_id, shard, pool_id, priority, cause,
+                   worker_id, claimed_at)
+  select md5('queue' || n)::uuid, '{TODAY}', 0, '{TODAY}', 1 + n % 2, 1, 0, 1, n % 10, 'schedule',
+         case when n % 5 = 0 then 1 + n % 3 end, case when n % 5 = 0 then now() end
+  from generate_series(1, {MANY}) n;
+insert into workers (name, host, pid, version, pools, task_ids, started_at, seen_at)
+  select 'w' || n, 'h', 1, '1', '{{"short": 10}}', '{{1}}', now(), now() from generate_series(1, 3) n;
+insert into gaps (job_id, from_at, to_at, count, reason, recorded_at)
+  select md5('every second')::uuid, timestamptz '{TODAY}' + n * interval '1 s',
+         timestamptz '{TODAY}' + (n + 1) * interval '1 s', 1, 'misfire', now()
+  from generate_series(1, {SECONDS}) n;
+insert into dead_letters (job_id, scheduled_for, slot, tenant_id, task_id, attempt, died_at, reason, fingerprint)
+  select md5('dead' || n)::uuid, '{TODAY}', 0, 1 + n % 2, 1, 3, timestamptz '{TODAY}' + n * interval '1 ms', 'dead', 'x'
+  from generate_series(1, {MANY}) n;
+insert into troubles (job_id, tenant_id, kind, scheduled_for, since, looked_at)
+  select md5('job' || n)::uuid, 1 + n % 2, (array['dead', 'late', 'missed'])[1 + n % 3], '{TODAY}',
+         timestamptz '{TODAY}' + n * interval '1 ms', '{TODAY}'
+  from generate_series(1, {MANY}) n;
+insert into events (at, tenant_id, kind, job_id, scheduled_for)
+  select '{TODAY}', 1 + n % 2, 'late', md5('job' || n)::uuid, '{TODAY}' from generate_series(1, {MANY}) n;
+insert into audit (at, tenant_id, who, action, kind, target)
+  select '{TODAY}', 1 + n % 2, 'w', 'job.changed', 'job', 'x' from generate_series(1, {MANY}) n;
+insert into usage (minute, pool_id, tenant_id, started)
+  select timestamptz '{TODAY}' + n % 1440 * interval '1 minute', 1, n / 1440, 1 from generate_series(0, 40000) n;
+"""
+EVERY_SECOND = "every second"
+MOST = 25_000  # entries of an index
+Read = Callable[[Store, int], Awaitable[Any]]
+
+
+async def _job(store: Store) -> UUID:
+    found: UUID = await store.pool.fetchval("select md5($1)::uuid", EVERY_SECOND)
+    return found
+
+
+async def _jobs(store: Store) -> list[UUID]:
+    rows = await store.pool.fetch("select md5('job' || n)::uuid as id from generate_series(1, 99) n")
+    return [await _job(store), *(row["id"] for row in rows)]
+
+
+async def _strips(store: Store, tenant_id: int) -> None:
+    ids = list(await job_history.known(store, tenant_id, await _jobs(store)))
+    assert len(ids) == {1: 50, 2: 50, 3: 0}[tenant_id]
+    found = await job_history.last_runs(store, tenant_id, ids, 60)
+    assert len(found) == 60 * len(ids)
+    await job_history.last_successes(store, tenant_id, ids)
+
+
+async def _ledger(store: Store, tenant_id: int) -> None:
+    if tenant_id != 1:  # whose job it is is known before
+        return
+    job_id, middle = await _job(store), TODAY + timedelta(seconds=SECONDS // 2)
+    for at in (END, middle):
+        found = await job_history.last_runs(store, tenant_id, [job_id], 201, before=(at, 0))
+        assert len(found) == 201
+        gaps = await job_history.gaps(store, job_id, START, (at, END, 0), 201)
+        assert len(gaps) <= 201
+        await job_history.skips(store, tenant_id, job_id, START, at, 201)
+
+
+async def _days(store: Store, tenant_id: int) -> None:
+    if tenant_id != 1:
+        return
+    job_id = await _job(store)
+    days = [(TODAY - timedelta(days=n)).date() for n in range(366)]
+    found = await job_history.days(store, tenant_id, job_id, days)
+    assert len(found) == 366
+    assert found[TODAY.date()][0] == 1_001
+    await job_history.gap_days(store, job_id, TODAY - timedelta(days=366), TODAY + timedelta(days=1))
+
+
+async def _stats(store: Store, tenant_id: int) -> None:
+    if tenant_id != 1:
+        return
+    found = await job_history.last_tries(store, tenant_id, await _job(store), 1_000)
+    assert len(found) == 1_000
+
+
+async def _tries(store: Store, tenant_id: int) -> None:
+    found = await overview.tries(store, tenant_id, TODAY, TODAY + timedelta(days=1), 2_000)
+    assert len({one.key for one in found}) == (2_000 if tenant_id < 3 else 0)
+
+
+async def _sums(store: Store, tenant_id: int) -> None:
+    await overview.sums(store, tenant_id)
+    await overview.troubles(store, tenant_id, 8)
+    await overview.newest_jobs(store, tenant_id, 20)
+
+
+async def _waiting(store: Store, tenant_id: int) -> None:
+    found = {pool.pool: pool for pool in await overview.waiting(store, tenant_id)}
+    assert found["short"].slots == 30
+    assert found["short"].ready == (overview.MOST_COUNTED + 1 if tenant_id < 3 else 0)
+
+
+async def _series(store: Store, tenant_id: int) -> None:
+    await overview.started(store, tenant_id, TODAY, 900)
+    await overview.died(store, tenant_id, TODAY, 900)
+
+
+async def _marks(store: Store, tenant_id: int) -> None:
+    assert set(await pulse.marks(store, [tenant_id])) == {tenant_id}
+
+
+READS: dict[str, Read] = {
+    "strips": _strips,
+    "ledger": _ledger,
+    "days": _days,
+    "stats": _stats,
+    "tries": _tries,
+    "sums": _sums,
+    "waiting": _waiting,
+    "series": _series,
+}
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def store(bellringer_server: TestServer) -> AsyncIterator[Store]:
+    """Tables that have grown since they were analysed."""
+    dsn = await bellringer_server.create()
+    opened = await Store.open(dsn, size=1, settings={"stats_fetch_consistency": "none"})
+    grown = ("jobs", "queue", "gaps", "dead_letters", "troubles", "events", "audit", "usage")
+    async with opened.pool.acquire() as connection:
+        for table in (*grown, f"runs_{TODAY:%Y%m%d}", f"attempts_{TODAY:%Y%m%d}"):
+            await connection.execute(f"alter table {table} set (autovacuum_enabled = off)")
+        await connection.execute("analyze")
+        async with connection.transaction():
+            await connection.execute(FILL, timeout=600)
+    yield opened
+    await opened.close()
+    await bellringer_server.drop(dsn)
+
+
+async def complaints(of: Callable[[int], Store], reads: dict[str, Read]) -> list[str]:
+    found = []
+    for name, read in reads.items():
+        for tenant_id in (1, 2, 3):
+            store = of(tenant_id)
+            seen = await read_by(store, lambda: read(store, tenant_id))  # noqa: B023 - called at once
+            bad = {at: rows for at, rows in seen.items() if rows > (1_000 if at[0] == "table" else MOST)}
+            found += [f"{name} of tenant {tenant_id}: {bad}"] if bad else []
+    return found
+
+
+async def test_nothing_reads_too_much_when_tables_have_grown(store: Store) -> None:
+    assert "\n".join(await complaints(lambda _: store, {**READS, "marks": _marks})) == ""
+
+
+async def test_nothing_reads_too_much_behind_the_wall(store: Store) -> None:
+    tenants = await open_tenants(store.dsn, size=1)
+    await tenants.pool.execute("set stats_fetch_consistency = none")
+    try:
+        assert "\n".join(await complaints(lambda tenant_id: ScopedStore(tenants, tenant_id, None), READS)) == ""
+    finally:
+        await tenants.close()
+
+
+async def test_nothing_reads_too_much_when_tables_are_analysed(store: Store) -> None:
+    await store.pool.execute("analyze")
+    assert "\n".join(await complaints(lambda _: store, {**READS, "marks": _marks})) == ""
+
+
+async def test_marks_read_little_however_many_there_are(store: Store) -> None:
+    seen = await read_by(store, lambda: _marks(store, 1))
+    assert seen
+    assert max(seen.values()) < 5_000
+
+
+async def test_keys_are_read_back(store: Store) -> None:
+    [last] = await job_history.last_runs(store, 1, [await _job(store)], 1)
+    assert last.key == RunKey(await _job(store), TODAY + timedelta(seconds=SECONDS))
