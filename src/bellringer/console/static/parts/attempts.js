@@ -1,0 +1,114 @@
+// The attempts at a run: when it waited, ran and held off, as one bar; and each attempt with what became of it.
+import { html } from "../lib/html.js";
+import { narrow } from "../lib/place.js";
+import { now, seconds, span } from "../lib/time.js";
+import { Facts, Link, When } from "./basics.js";
+import { CopyButton, headline, isOver } from "./run_words.js";
+import { State, look } from "./state.js";
+
+const KINDS = { waiting: ["◷", "waited", "calm"], backoff: ["↻", "held off", "warn"], running: ["▶", "ran", "busy"] };
+
+/** What a run did, piece by piece, from when it was due to its end or to `moment`. */
+export function pieces(run, moment) {
+  const found = [];
+  let at = Math.max(new Date(run.scheduled_for), new Date(run.fired_at ?? run.scheduled_for)); // it may be made ahead of its time, or long after
+  function add(kind, to, more = {}) {
+    const end = new Date(to).getTime();
+    if (end > at || more.attempt) found.push({ kind, seconds: Math.max(0, end - at) / 1000, ...more }); // an attempt shows, however short
+    at = Math.max(at, end);
+  }
+  const tries = run.attempts.filter((one) => one.started_at).toSorted((a, b) => new Date(a.started_at) - new Date(b.started_at));
+  for (const [n, one] of tries.entries()) {
+    add(n ? "backoff" : "waiting", one.started_at);
+    add("running", one.finished_at, { attempt: one.attempt, outcome: one.outcome ?? one.ends_as });
+  }
+  if (isOver(run)) {
+    if (!tries.length && run.finished_at) add("waiting", run.finished_at);
+    return found;
+  }
+  const ready = run.available_at && tries.length ? Math.min(new Date(run.available_at), moment) : at;
+  add("backoff", ready);
+  if (run.state !== "running") add(run.state === "retrying" ? "backoff" : "waiting", moment);
+  else {
+    add("waiting", run.started_at ?? moment);
+    add("running", moment, { attempt: run.attempt, outcome: "running" });
+  }
+  return found;
+}
+
+const sum = (of, kind) => of.filter((one) => one.kind === kind).reduce((all, one) => all + one.seconds, 0);
+
+/** One bar: how long it waited, ran and held off. The words below it say the same. */
+export function RunLine({ run }) {
+  const found = pieces(run, isOver(run) ? 0 : now.value);
+  if (!found.length) return null;
+  const kinds = Object.entries(KINDS).filter(([kind]) => found.some((one) => one.kind === kind));
+  const words = kinds.map(([kind, [icon, word, shade]]) => ({ icon, tone: shade, text: `${word} ${span(sum(found, kind))}` }));
+  const tone = (one) => (one.outcome ? look(one.outcome)[1] : KINDS[one.kind][2]);
+  const title = (one) => `${one.attempt ? `attempt ${one.attempt} ${one.outcome.replaceAll("_", " ")}: ` : ""}${KINDS[one.kind][1]} ${span(one.seconds)}`;
+  return html`<div class="run-line" role="img" aria-label=${`${words.map((one) => one.text).join(", ")}; attempt by attempt below`}>
+      ${found.map((one) => html`<span class="piece ${one.kind} tone-${tone(one)}" style=${{ flexGrow: String(Math.max(one.seconds, 0.001)) }}
+        title=${title(one)}>
+        ${one.attempt && html`<span aria-hidden="true">${one.attempt}</span>`}</span>`)}
+    </div>
+    <p class="legend">${words.map((one) => html`<span class="tone-${one.tone}"><span aria-hidden="true">${one.icon}</span> ${one.text}</span>`)}
+      <span class="mute">numbers are attempts</span></p>`;
+}
+
+const FRAME = /^ {2}File "(.*)", line (\d+)(?:, in (.*))?$/;
+
+/** A traceback as Python writes it, in its parts: frames, and the text between them. */
+export function frames(text) {
+  const found = [];
+  for (const line of text.replace(/\n$/, "").split("\n")) {
+    const frame = FRAME.exec(line);
+    const last = found.at(-1);
+    if (frame) found.push({ file: frame[1], line: frame[2], name: frame[3] ?? "", code: [] });
+    else if (last?.file && line.startsWith("    ")) last.code.push(line.slice(4));
+    else if (last?.text !== undefined) last.text += `\n${line}`;
+    else found.push({ text: line });
+  }
+  return found;
+}
+
+function Traceback({ text }) {
+  if (!text) return null;
+  return html`<div class="traceback" role="group" aria-label="traceback">
+    ${frames(text).map((one) =>
+      one.file
+        ? html`<div class="at"><strong>${one.name}</strong> <span class="mute">${one.file}:${one.line}</span>
+            ${one.code.length > 0 && html`<pre>${one.code.join("\n")}</pre>`}</div>`
+        : html`<pre class="said">${one.text}</pre>`)}
+    <${CopyButton} text=${text} what="the traceback" />
+  </div>`;
+}
+
+function Attempt({ of, open, zone }) {
+  const state = of.outcome ?? of.ends_as ?? "skipped";
+  const logs = () => {
+    narrow({ attempt: String(of.attempt) });
+    document.getElementById("logs")?.scrollIntoView({ block: "start" });
+  };
+  return html`<details class="attempt" open=${open}>
+    <summary><strong>${of.attempt ? `Attempt ${of.attempt}` : "Without an attempt"}</strong> <${State} of=${state} />${" "}
+      <span class="mute">${of.started_at ? span(seconds(of.started_at, of.finished_at)) : ""}${of.worker ? ` on ${of.worker}` : ""}</span>${" "}
+      <span class="clip">${headline(of)}</span></summary>
+    <${Facts} of=${[
+      ["Started", html`<${When} at=${of.started_at} job=${zone} short=${false} />`],
+      ["Ended", html`<${When} at=${of.finished_at} job=${zone} short=${false} />`],
+      of.worker_id !== null && ["Worker", html`${of.worker ?? ""} <${Link} to="runs" terms=${{ worker: of.worker_id }}>its runs (${of.worker_id})<//>`],
+      of.ends_as && ["The run ended as", of.ends_as.replaceAll("_", " ")],
+      of.revision !== null && ["Revision", of.revision],
+    ]} />
+    ${headline(of) && html`<p class="tone-bad"><span aria-hidden="true">✕</span> ${headline(of)}</p>`}
+    <${Traceback} text=${of.error?.traceback} />
+    ${of.attempt > 0 && html`<p><button type="button" onClick=${logs}>Its log lines</button></p>`}
+  </details>`;
+}
+
+/** The newest first, and open where it says what is wrong. */
+export function Attempts({ run, zone }) {
+  const all = run.attempts.toSorted((a, b) => b.attempt - a.attempt);
+  if (!all.length) return html`<p class="mute">${run.state === "running" ? "The first attempt is running." : "Nobody has tried it yet."}</p>`;
+  return all.map((one, n) => html`<${Attempt} key=${`${run.run_id} ${one.attempt}`} of=${one} zone=${zone} open=${n === 0 && Boolean(one.error)} />`);
+}

@@ -1,0 +1,33 @@
+// Lines over time. Its colours are the page's own, so both themes fit; a table beside it says the same in words.
+import uPlot from "../vendor/uplot.js";
+import { html, useEffect, useRef } from "../lib/html.js";
+import { theme } from "../lib/kept.js";
+
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+/** series: [{name, tone, values}], times: seconds since 1970; `tick(seconds)` words them, where days are not meant. */
+export function Chart({ times, series, height = 140, label, unit = "", tick }) {
+  const place = useRef(null);
+  const chosen = theme.value;
+  useEffect(() => {
+    const options = {
+      width: Math.max(place.current.clientWidth, 200),
+      height,
+      cursor: { drag: { x: false, y: false } },
+      legend: { live: false },
+      axes: [
+        { stroke: colour("--mute"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") }, ...(tick && { size: 30, values: (_plot, ticks) => ticks.map(tick) }) },
+        { stroke: colour("--mute"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") }, size: 60, values: (_plot, ticks) => ticks.map((tick) => `${tick}${unit}`) },
+      ],
+      series: [{}, ...series.map((one) => ({ label: one.name, stroke: colour(`--${one.tone}`), width: 2, points: { show: false } }))],
+    };
+    const plot = new uPlot(options, [times, ...series.map((one) => one.values)], place.current);
+    const fit = new ResizeObserver(() => plot.setSize({ width: Math.max(place.current?.clientWidth ?? 0, 200), height }));
+    fit.observe(place.current);
+    return () => {
+      fit.disconnect();
+      plot.destroy();
+    };
+  }, [times, series, chosen]);
+  return html`<div class="chart" ref=${place} role="img" aria-label=${label}></div>`;
+}

@@ -1,0 +1,13 @@
+// How full something is: a bar, and the two numbers beside it.
+import { html } from "../lib/html.js";
+
+/** `waits`: something waits for a place, so a full one is worth a look. */
+export function Gauge({ value, most, label, waits = false }) {
+  const share = most > 0 ? Math.min(value / most, 1) : 0;
+  const tone = most === 0 && waits ? "bad" : share >= 1 && waits ? "warn" : "busy";
+  return html`<span class="gauge tone-${tone}">
+    <span class="track" role="meter" aria-label=${label} aria-valuemin="0" aria-valuemax=${Math.max(most, value, 1)} aria-valuenow=${value}
+      aria-valuetext=${`${value} of ${most}`}>
+      <span class="fill" style=${{ width: `${share * 100}%` }}></span></span>
+    <span class="reading">${value.toLocaleString("en")}/${most.toLocaleString("en")}</span></span>`;
+}

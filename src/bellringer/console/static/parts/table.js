@@ -1,0 +1,62 @@
+// Real tables, which the keyboard can walk: Tab comes to the first row, j and k move, Enter opens, x selects. Rows do not jump under the pointer: while it is over
+// the table, new rows wait behind a button.
+import { html, useRef, useState } from "../lib/html.js";
+import { useKeys } from "../lib/keys.js";
+
+/**
+ * columns: [{name, cell(row), class, title}]; id(row); open(row); selected: a signal with a Set of ids, where rows can be selected.
+ * keys: {letter: [what, act(row)]} for the row that has the focus.
+ */
+export function Table({ caption, columns, rows, id, open, selected, keys = {}, hidden = true }) {
+  const body = useRef(null);
+  const held = useRef(null);
+  const [pointed, point] = useState(false);
+  const ids = rows.map(id).join("\n");
+  if (!pointed || !held.current) held.current = rows;
+  const known = new Map(rows.map((row) => [id(row), row]));
+  const fresh = pointed ? rows.filter((row) => !held.current.some((old) => id(old) === id(row))).length : 0;
+  const shown = pointed ? held.current.map((row) => known.get(id(row)) ?? row) : rows;
+
+  const focused = () => document.activeElement?.closest?.("tr[data-row]");
+  const row = () => shown.find((one) => id(one) === focused()?.dataset.row);
+  function move(step) {
+    const all = [...(body.current?.querySelectorAll("tr[data-row]") ?? [])];
+    const at = all.indexOf(focused());
+    all[at < 0 ? 0 : Math.min(Math.max(at + step, 0), all.length - 1)]?.focus();
+  }
+  const on = (act) => () => row() && act(row());
+  useKeys(
+    {
+      j: ["next row", () => move(1)],
+      k: ["row before", () => move(-1)],
+      ...(open && { Enter: ["open the row", (event) => (event.target.matches("tr[data-row]") && row() ? open(row()) : event.target.click?.())] }),
+      ...(selected && { x: ["select the row", on((one) => toggle(selected, id(one)))] }),
+      ...Object.fromEntries(Object.entries(keys).map(([name, [what, act]]) => [name, [what, on(act)]])),
+    },
+    caption,
+    [ids, pointed],
+  );
+  const all = selected && shown.length > 0 && shown.every((one) => selected.value.has(id(one)));
+  return html`<div class="table" onMouseEnter=${() => point(true)} onMouseLeave=${() => point(false)}>
+    ${fresh > 0 && html`<button type="button" class="pill" onClick=${() => { held.current = rows; point(false); }}>${fresh} new</button>`}
+    <table>
+      <caption class=${hidden ? "unseen" : ""}>${caption}</caption>
+      <thead><tr>
+        ${selected && html`<th scope="col" class="tick"><input type="checkbox" aria-label="select all rows shown" checked=${all} onChange=${() => (selected.value = all ? new Set() : new Set(shown.map(id)))} /></th>`}
+        ${columns.map((column) => html`<th scope="col" class=${column.class} title=${column.title}>${column.name}</th>`)}
+      </tr></thead>
+      <tbody ref=${body}>
+        ${shown.map((one, n) => html`<tr key=${id(one)} data-row=${id(one)} tabindex=${n === 0 ? "0" : "-1"} class=${selected?.value.has(id(one)) ? "selected" : ""}>
+          ${selected && html`<td class="tick"><input type="checkbox" aria-label="select this row" checked=${selected.value.has(id(one))} onChange=${() => toggle(selected, id(one))} /></td>`}
+          ${columns.map((column) => html`<td class=${column.class}>${column.cell(one)}</td>`)}
+        </tr>`)}
+      </tbody>
+    </table>
+  </div>`;
+}
+
+export function toggle(selected, one) {
+  const next = new Set(selected.peek());
+  if (!next.delete(one)) next.add(one);
+  selected.value = next;
+}

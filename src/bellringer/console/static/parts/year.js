@@ -1,0 +1,61 @@
+// A year of a job, a square a day: what ran, what failed, what got no run, and what is to come. The table below it says the same in words.
+import { html } from "../lib/html.js";
+
+const DAY = 86_400_000;
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+const NONE = { runs: 0, failed: 0, gaps: 0, coming: 0, more: false };
+
+const iso = (at) => new Date(at).toISOString().slice(0, 10);
+const level = (count) => Math.min(4, Math.ceil(Math.log10(count + 1) * 1.5)); // 1, 2–9, 10–99 …: a rhythm of seconds and one of days both show
+
+/** A sign, a tone and how strong it is. */
+function look(day) {
+  if (day.failed) return ["✕", "bad", 4];
+  if (day.runs) return ["", "good", level(day.runs)];
+  if (day.gaps) return ["–", "warn", 3];
+  if (day.coming) return ["·", "busy", level(day.coming)];
+  return ["", "mute", 0];
+}
+
+const say = (number, word) => number && `${number.toLocaleString("en")} ${word}`;
+function words(day) {
+  const all = [say(day.runs, day.more ? "runs or more" : "runs"), say(day.failed, "failed"), say(day.gaps, "gaps"), say(day.coming, "to come")];
+  return all.filter(Boolean).join(", ") || "nothing";
+}
+
+/** of: as GET jobs/{id}/days tells it. */
+export function Year({ of }) {
+  const known = new Map(of.days.map((one) => [one.day, one]));
+  const first = Date.UTC(of.year, 0, 1);
+  const count = Math.round((Date.UTC(of.year + 1, 0, 1) - first) / DAY);
+  const days = Array.from({ length: count }, (_, n) => ({ ...NONE, day: iso(first + n * DAY), ...known.get(iso(first + n * DAY)) }));
+  const ahead = (new Date(first).getUTCDay() + 6) % 7; // weeks begin on Monday
+  const months = MONTHS.map((name, n) => ({ name, ...sum(days.filter((one) => Number(one.day.slice(5, 7)) === n + 1)) }));
+  const all = sum(days);
+  return html`<div class="year" tabindex="0" role="img" aria-label=${`${of.year}: ${words(all)}`}>
+      <div class="months" aria-hidden="true">${MONTHS.map((name, n) => html`<span
+        style=${{ gridColumn: String(Math.floor((ahead + (Date.UTC(of.year, n, 1) - first) / DAY) / 7) + 1) }}>${name}</span>`)}</div>
+      <div class="days" aria-hidden="true">${days.map((one, n) => {
+        const [sign, tone, strength] = look(one);
+        return html`<span key=${one.day} class="day tone-${tone} level-${strength}" style=${n === 0 ? { gridRow: String(ahead + 1) } : undefined}
+          title=${`${one.day}: ${words(one)}`}>${sign}</span>`;
+      })}</div>
+    </div>
+    <p class="legend mute" aria-hidden="true"><span class="day tone-good level-2"></span> ran <span class="day tone-bad level-4">✕</span> some failed <span
+      class="day tone-warn level-3">–</span> missed or paused <span class="day tone-busy level-2">·</span> to come</p>
+    <details><summary>By month</summary><div class="table" role="group" aria-label=${`${of.year} by month`} tabindex="0"><table><caption class="unseen">${of.year} by month</caption>
+      <thead><tr><th scope="col">Month</th>${["Runs", "Failed", "Gaps", "To come"].map((name) => html`<th scope="col" class="number">${name}</th>`)}</tr>
+        </thead>
+      <tbody>${months.map((one) => html`<tr key=${one.name}><th scope="row">${one.name}</th>
+        ${["runs", "failed", "gaps", "coming"].map((name) => html`<td class="number">
+        ${one[name].toLocaleString("en")}${name === "runs" && one.more ? "+" : ""}</td>`)}</tr>`)}</tbody></table></div></details>`;
+}
+
+function sum(days) {
+  const total = { ...NONE };
+  for (const one of days) {
+    for (const name of ["runs", "failed", "gaps", "coming"]) total[name] += Number(one[name] ?? 0);
+    total.more ||= one.more ?? false;
+  }
+  return total;
+}
