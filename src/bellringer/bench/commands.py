@@ -135,6 +135,22 @@ def tiers(runs: int, short: int, long: int, task_ms: float, tries: int, *, as_js
     _tell(_measured(lambda dsn: measure(dsn, runs, short, long, task_ms, tries)), as_json=as_json)
 
 
+@bench.command()
+@click.option("--jobs", default=1_000_000, show_default=True, help="Jobs in the database.")
+@click.option("--runs", default=10_000_000, show_default=True, help="Runs of the last 30 days in it.")
+@click.option("--rounds", default=10, show_default=True, help="How often each request is made.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def console(jobs: int, runs: int, rounds: int, *, as_json: bool) -> None:
+    """Time every request of every page of the console, beside many jobs and runs; the bar is 300 ms.
+
+    \b
+    Example: bellringer bench console --jobs 100000 --runs 1000000 --json
+    """
+    from bellringer.bench.console import console as measure
+
+    _tell(_measured(lambda dsn: measure(dsn, jobs, runs, rounds)), as_json=as_json)
+
+
 @bench.command("simulate-day")
 @click.option("--runs", default=100_000, show_default=True, help="Runs of the whole day.")
 @click.option("--seconds", default=40, show_default=True, help="How long the day is.")

@@ -42,7 +42,8 @@ CONSUMER: Final[Mapping[str, Any]] = {
     "auto.offset.reset": "earliest",
     "allow.auto.create.topics": False,
     "partition.assignment.strategy": "cooperative-sticky",
-    "session.timeout.ms": 10_000,
+    "session.timeout.ms": 6_000,  # the shortest that brokers allow by default
+    "max.poll.interval.ms": 15_000,  # also for how long a group that changes waits for one that is stuck
     "heartbeat.interval.ms": 500,  # so soon each hears that partitions change hands; until then nobody reads those
     "topic.metadata.refresh.interval.ms": 5_000,  # so soon a topic that is made later is found
     "fetch.wait.max.ms": 200,  # a broker answers at once when something comes; this is what an idle consumer costs

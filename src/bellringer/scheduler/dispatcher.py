@@ -16,7 +16,7 @@ from bellringer.dispatch import HOME, Away, Broker, Post
 from bellringer.lifecycle import dispatch as steps
 from bellringer.lifecycle.turns import Turn
 from bellringer.loops import Wake, every
-from bellringer.scheduler.outflow import MOST_OUT, Outflow
+from bellringer.scheduler.outflow import FRESH, MOST_OUT, Outflow
 from bellringer.store import dispatch
 from bellringer.store.dispatch import Lane
 from bellringer.store.pool import Store
@@ -107,7 +107,7 @@ class Dispatcher:
         moment = self._clock.monotonic()
         if moment < self._may_try_at:
             return self._may_try_at - moment
-        load = await dispatch.load_of(self._store, line.lane, MOST_OUT)
+        load = await dispatch.load_of(self._store, line.lane, MOST_OUT, FRESH)
         line.outflow.measure(load, moment)
         room = line.outflow.room(line.lane.slots, load)
         if not room:

@@ -3,12 +3,15 @@ database, where it is shared out fairly, and not in the broker, where first come
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Final
 
 from bellringer.store.dispatch import Load
 
 AHEAD: Final = 0.25  # seconds of work that may be out beyond the free seats: a message is that long on its way
 BEHIND: Final = 0.25  # the part of the seats that catch-ups and backfills may take
+FRESH: Final = timedelta(seconds=1)  # what was sent before is stuck: it waits for a seat no longer than that
+STUCK: Final = 4  # times as much may be out in all: one consumer that is stuck does not stop the pool
 MOST_OUT: Final = 20_000
 MOST: Final = 2_000  # runs in one pass
 
@@ -40,7 +43,8 @@ class Outflow:
         """How many runs to send now."""
         ahead = int(self._rate * AHEAD)
         free = max(0, slots - load.held)
-        return max(0, min(MOST, free + ahead - load.sent, MOST_OUT - load.sent))
+        most = min(MOST_OUT, STUCK * (slots + ahead))
+        return max(0, min(MOST, free + ahead - load.fresh, most - load.sent))
 
     @staticmethod
     def behind(slots: int) -> int:

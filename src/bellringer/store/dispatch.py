@@ -33,9 +33,10 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How many runs of a pool are with the broker, and with its workers."""
+    """How many runs of a pool are with the broker, how many of these since a moment ago, and how many with workers."""
 
     sent: int
+    fresh: int
     held: int
 
 
@@ -43,10 +44,10 @@ async def lanes(store: Store, engine: str) -> list[Lane]:
     return [Lane(**dict(row)) for row in await store.pool.fetch(_SQL.lanes, engine)]
 
 
-async def load_of(store: Store, lane: Lane, most: int) -> Load:
-    """What is out of a pool, counted up to `most`."""
-    row: Any = await store.pool.fetchrow(_SQL.load, lane.pool_id, lane.workers, most)
-    return Load(row["sent"], row["held"])
+async def load_of(store: Store, lane: Lane, most: int, fresh: timedelta) -> Load:
+    """What is out of a pool, counted up to `most`; `fresh` is how long ago it may have been sent to count as fresh."""
+    row: Any = await store.pool.fetchrow(_SQL.load, lane.pool_id, lane.workers, most, fresh)
+    return Load(row["sent"], row["fresh"], row["held"])
 
 
 async def send(

@@ -32,9 +32,11 @@ where w.state = 'live' and w.asked is null and w.dispatch = $1 and p.paused_at i
 group by p.pool_id, p.name order by p.pool_id
 
 -- name: load
--- How much of a pool is with the broker, and with its workers.
-select (select count(*) from (select 1 from queue q where q.pool_id = $1 and q.worker_id is null and q.blocked & 64 = 64 limit $3) s)::int as sent,
+-- How much of a pool is with the broker, how much of that since a moment ago, and how much is with its workers.
+select s.sent, s.fresh,
        (select count(*) from queue q where q.worker_id = any ($2::int[]) and q.pool_id + 0 = $1)::int as held
+from (select count(*)::int as sent, count(*) filter (where sent_at > clock_timestamp() - $4::interval)::int as fresh
+      from (select sent_at from queue q where q.pool_id = $1 and q.worker_id is null and q.blocked & 64 = 64 limit $3) o) s
 
 -- name: out
 -- The pools of which something is out.

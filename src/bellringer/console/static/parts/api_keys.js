@@ -12,9 +12,15 @@ import { Secret } from "./secret.js";
 import { State } from "./state.js";
 import { Table } from "./table.js";
 
-export const ROLES = { viewer: "viewer: reads", operator: "operator: also pauses, runs, cancels, redrives", editor: "editor: also makes and changes jobs", admin: "admin: also keys and the audit" };
+const ROLES = {
+  viewer: "viewer: reads", operator: "operator: also pauses, runs, cancels, redrives", editor: "editor: also makes and changes jobs",
+  admin: "admin: also keys and the audit",
+};
 // The kinds of things that a key may be kept to; the server refuses what it does not know, and says so at the field.
-const SCOPES = ["access", "audit", "backfills", "calendars", "cluster", "dead letters", "events", "freezes", "jobs", "operations", "overview", "pools", "runs", "schedules", "service", "tasks", "tenants", "webhooks", "workers"];
+const SCOPES = [
+  "access", "audit", "backfills", "calendars", "cluster", "dead letters", "events", "freezes", "jobs", "operations", "overview", "pools", "runs", "schedules",
+  "service", "tasks", "tenants", "webhooks", "workers",
+];
 const LARGEST = 200;
 
 /** Where keys of one kind are: {path, more, cli, who(name)}. */
@@ -37,21 +43,25 @@ export function Keys({ everywhere = false, tenant }) {
     </div>
     <${Loading} of=${found}>${({ items }) => {
       const shown = items.filter((key) => all || key.state === "active").toReversed();
-      if (!shown.length) return html`<${Empty} title="No keys yet"><p>A program logs in by a key: <code>Authorization: Bearer …</code></p><p><${Command} text=${`bellringer keys create deploy --role operator${kind.cli}`} /></p><//>`;
+      if (!shown.length) return html`<${Empty}
+        title="No keys yet"><p>A program logs in by a key: <code>Authorization: Bearer …</code></p><p><${Command}
+        text=${`bellringer keys create deploy --role operator${kind.cli}`} /></p><//>`;
       return html`<${Table} caption=${label} columns=${COLUMNS(kind, found.again)} rows=${shown} id=${(key) => key.key_id} />`;
     }}<//>`;
 }
 
 const COLUMNS = (kind, again) => [
-  { name: "State", class: "tight", cell: (key) => html`<${State} of=${key.state} title=${key.replaced_by ? `replaced by ${key.replaced_by}` : undefined} />` },
-  { name: "Name", cell: (key) => html`<span class="name">${key.name}</span>${kind.who(key.name) === caller.value?.who && html` <span class="mute">(you)</span>`}` },
+  { name: "State", class: "tight", cell: (key) => html`<${State} of=${key.state}
+    title=${key.replaced_by ? `replaced by ${key.replaced_by}` : undefined} />` },
+  { name: "Name", cell: (key) => html`<span class="name">${key.name}</span>${kind.who(key.name) === caller.value?.who && html` <span
+    class="mute">(you)</span>`}` },
   { name: "Id", class: "tight", cell: (key) => html`<code>${key.key_id}</code>` },
   { name: "Role", class: "tight", cell: (key) => key.role },
   { name: "For", cell: (key) => (key.scopes.length ? key.scopes.join(", ") : html`<span class="mute">everything</span>`) },
   { name: "Ends", class: "tight", cell: (key) => (key.expires_at ? html`<${When} at=${key.expires_at} />` : html`<span class="mute">never</span>`) },
   { name: "Last used", class: "tight", cell: (key) => (key.last_used_at ? html`<${When} at=${key.last_used_at} />` : html`<span class="mute">never</span>`) },
   { name: "Made", class: "tight", cell: (key) => html`<${When} at=${key.created_at} /> <span class="mute">by ${key.created_by}</span>` },
-  { name: html`<span class="unseen">Actions</span>`, class: "tight", cell: (key) => key.state === "active" && html`<span class="row-actions">
+  { name: html`<span class="unseen">Actions</span>`, class: "tight acts", cell: (key) => key.state === "active" && html`<span class="row-actions">
       <button type="button" class="quiet" aria-label=${`Rotate ${key.name} …`} onClick=${() => askRotate(kind, key, again)}>Rotate …</button>
       <button type="button" class="quiet" aria-label=${`Revoke ${key.name} …`} onClick=${() => askRevoke(kind, key, again)}>Revoke …</button></span>` },
 ];
@@ -73,8 +83,10 @@ function askCreate(kind, label, again) {
     return html`<${Ask} close=${close} verb="Make the key" act=${act} ready=${asked.name.trim()}>${(faults) => html`
       <${Text} label="Name" hint="the audit names what it did by it" value=${asked.name} set=${change("name")} faults=${faultsAt(faults, "/name")} required />
       <${Select} label="Role" hint="the most that it may do" of=${ROLES} value=${asked.role} set=${change("role")} faults=${faultsAt(faults, "/role")} />
-      <${Text} label="Only for" hint=${`by commas, of: ${SCOPES.join(", ")}; empty: everything`} value=${asked.scopes} set=${change("scopes")} faults=${faultsAt(faults, "/scopes")} />
-      <${Text} label="Ends" hint="a length such as 90d, or an instant; empty: never" value=${asked.expires} set=${change("expires")} faults=${faultsAt(faults, "/expires")} />`}<//>`;
+      <${Text} label="Only for" hint=${`by commas, of: ${SCOPES.join(", ")}; empty: everything`} value=${asked.scopes} set=${change("scopes")}
+        faults=${faultsAt(faults, "/scopes")} />
+      <${Text} label="Ends" hint="a length such as 90d, or an instant; empty: never" value=${asked.expires} set=${change("expires")}
+        faults=${faultsAt(faults, "/expires")} />`}<//>`;
   });
 }
 
@@ -91,8 +103,10 @@ function askRotate(kind, key, again) {
     if (made) return html`<${Secret} title=${`The new key ${made.name}`} text=${made.key} close=${close} />`;
     return html`<${Ask} close=${close} verb="Rotate" act=${act}>${(faults) => html`
       <p class="mute">A new key like this one is made. The old one stays good for the grace, so that programs can change over.</p>
-      <${Text} label="Grace" hint="a length such as 1h or 7d, 30 days at most; 0s: the old one ends now" value=${grace} set=${keep} faults=${faultsAt(faults, "/grace")} required />
-      <${Text} label="The new one ends" hint="a length such as 90d, or an instant; empty: never" value=${expires} set=${end} faults=${faultsAt(faults, "/expires")} />`}<//>`;
+      <${Text} label="Grace" hint="a length such as 1h or 7d, 30 days at most; 0s: the old one ends now" value=${grace} set=${keep}
+        faults=${faultsAt(faults, "/grace")} required />
+      <${Text} label="The new one ends" hint="a length such as 90d, or an instant; empty: never" value=${expires} set=${end}
+        faults=${faultsAt(faults, "/expires")} />`}<//>`;
   });
 }
 

@@ -18,5 +18,6 @@ export function Ask({ close, verb, act, ready = true, children }) {
     work(false);
   }
   return html`<form onSubmit=${go}>${children(error?.errors ?? [])}<${Trouble} error=${error} />
-    <div class="actions"><button type="button" onClick=${close}>Cancel</button><button type="submit" class="main" disabled=${busy || !ready}>${verb}</button></div></form>`;
+    <div class="actions"><button type="button" onClick=${close}>Cancel</button>
+      <button type="submit" class="main" disabled=${busy || !ready}>${verb}</button></div></form>`;
 }

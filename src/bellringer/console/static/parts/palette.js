@@ -47,21 +47,28 @@ export function Palette() {
       choose();
     }
   }
-  return html`<dialog ref=${dialog} class="palette" aria-label="search or do" onClose=${() => (opened.value = false)} onClick=${(event) => event.target === dialog.current && choose()}>
-    <input type="search" role="combobox" aria-expanded="true" aria-controls="palette-found" aria-activedescendant=${found[at] ? `found-${at}` : undefined} aria-label="a page, a job's name or a run's id" placeholder="A page, a job's name, a run's id …" value=${text} onInput=${(event) => type(event.target.value)} onKeyDown=${pressed} autofocus />
+  return html`<dialog ref=${dialog} class="palette" aria-label="search or do" onClose=${() => (opened.value = false)}
+    onClick=${(event) => event.target === dialog.current && choose()}>
+    <input type="search" role="combobox" aria-expanded="true" aria-controls="palette-found"
+      aria-activedescendant=${found[at] ? `found-${at}` : undefined}
+      aria-label="a page, a job's name or a run's id" placeholder="A page, a job's name, a run's id …" value=${text}
+      onInput=${(event) => type(event.target.value)} onKeyDown=${pressed} autofocus />
     <ul id="palette-found" role="listbox" aria-label="found">
-      ${found.map((one, n) => html`<li id=${`found-${n}`} role="option" aria-selected=${n === at} onClick=${() => choose(one)}><span class="mute">${one.kind}</span> ${one.name}</li>`)}
+      ${found.map((one, n) => html`<li id=${`found-${n}`} role="option" aria-selected=${n === at} onClick=${() => choose(one)}><span
+        class="mute">${one.kind}</span> ${one.name}</li>`)}
     </ul>
   </dialog>`;
 }
 
 async function search(text, stop) {
-  const pages = Object.values(PAGES).filter(([, name]) => name.toLowerCase().includes(text.toLowerCase())).map(([path, name]) => ({ kind: "page", name, path }));
+  const fits = ([, name]) => name.toLowerCase().includes(text.toLowerCase());
+  const pages = Object.values(PAGES).filter(fits).map(([path, name]) => ({ kind: "page", name, path }));
   if (!text) return [...pages, { kind: "do", name: "Create a job", path: "jobs/new" }];
   if (text.startsWith("run_")) return [{ kind: "run", name: text, path: `runs/${encodeURIComponent(text)}` }, ...pages];
   try {
     const { items } = await get("jobs", { q: text, limit: 10 }, stop);
-    return [...items.map((job) => ({ kind: "job", name: job.name, path: `jobs/${encodeURIComponent(job.job_id)}` })), { kind: "runs", name: `runs of task ${text}`, path: "runs", terms: { task: text } }, ...pages];
+    const jobs = items.map((job) => ({ kind: "job", name: job.name, path: `jobs/${encodeURIComponent(job.job_id)}` }));
+    return [...jobs, { kind: "runs", name: `runs of task ${text}`, path: "runs", terms: { task: text } }, ...pages];
   } catch {
     return pages;
   }

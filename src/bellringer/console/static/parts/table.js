@@ -1,5 +1,5 @@
-// Real tables, which the keyboard can walk: Tab comes to the first row, j and k move, Enter opens, x selects. Rows do not jump under the pointer: while it is over
-// the table, new rows wait behind a button.
+// Real tables, which the keyboard can walk: Tab comes to the first row, j and k move, Enter opens, x selects. Rows do not jump under the
+// pointer: while it is over the table, new rows wait behind a button.
 import { html, useRef, useState } from "../lib/html.js";
 import { useKeys } from "../lib/keys.js";
 
