@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, Request, expect, sync_playwright
 
 from bellringer.testing.server import TestServer
 
@@ -26,7 +26,9 @@ HERE: Final = Path(__file__).parent
 BELLRINGER: Final = Path(sys.executable).with_name("bellringer")
 ARTEFACTS: Final = HERE.parents[1] / ".artifacts" / "console"
 PATIENCE: Final = 60.0  # seconds: other processes may have the cores
-MARKUP: Final = "<img src=x onerror=alert(1)>"  # a name, an argument and an error that would do harm if they were read as HTML
+MARKUP: Final = (
+    "<img src=x onerror=alert(1)>"  # a name, an argument and an error that would do harm if they were read as HTML
+)
 T = TypeVar("T")
 
 
@@ -155,12 +157,16 @@ class Eye:
         self.page.on("pageerror", lambda error: self.wrong.append(f"page error: {error}"))
         self.page.on("console", self._hear)
         self.page.on("request", self._see)
-        self.page.on("dialog", lambda dialog: (self.wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        self.page.on("dialog", self._refuse)
 
     def _hear(self, message: ConsoleMessage) -> None:
         refused = re.search(r"status of (\d+)", message.text)
         if message.type == "error" and not (refused and int(refused[1]) in self.refusals):
             self.wrong.append(f"console: {message.text} {message.location.get('url', '')}")
+
+    def _refuse(self, dialog: Dialog) -> None:
+        self.wrong.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
 
     def _see(self, request: Request) -> None:
         self.asked.append(request.url)
@@ -179,7 +185,7 @@ class Eye:
 
     def picture(self, name: str) -> None:
         ARTEFACTS.mkdir(parents=True, exist_ok=True)
-        self.page.screenshot(path=ARTEFACTS / f"{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-') or 'overview'}.png")
+        self.page.screenshot(path=ARTEFACTS / f"{re.sub(r'[^a-z0-9]+', '-', name.lower()).strip('-')}.png")
 
 
 expect.set_options(timeout=PATIENCE * 1000)

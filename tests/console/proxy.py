@@ -43,13 +43,16 @@ def proxy(port: int, prefix: str) -> Iterator[str]:
                 self.wfile.write(data)
             self.close_connection = True
 
-        do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = do
+        do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = do  # noqa: N815 - the names are the library's
 
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        request_queue_size = 256  # a page asks for all its modules at once
+
+    with Server(("127.0.0.1", 0), Handler) as server:
         thread = Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:

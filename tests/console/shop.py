@@ -1,4 +1,4 @@
-"""What the console's tests look at: a task that works, one that fails while a file says so, and one that takes its time.
+"""What the console's tests look at: tasks that work, that fail while a file says so, and that take their time.
 
 `bellringer dev` reads it from a folder of its own, so it imports nothing of the tests.
 """

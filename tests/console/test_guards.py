@@ -1,4 +1,4 @@
-"""What the console refuses, survives and promises: other origins, a path prefix, a login, and silence while it is paused."""
+"""What the console refuses, survives and promises: other origins, a path prefix, a login, and silence while paused."""
 
 from __future__ import annotations
 
@@ -35,13 +35,20 @@ def test_the_policy_holds_in_the_browser(eye: Eye) -> None:
         """() => new Promise((tell) => {
             const script = document.createElement("script");
             script.textContent = "window.ran = true";
-            document.addEventListener("securitypolicyviolation", (event) => tell([window.ran ?? false, event.effectiveDirective]));
+            document.addEventListener("securitypolicyviolation", ({ effectiveDirective }) =>
+                tell([window.ran ?? false, effectiveDirective]));
             document.body.append(script);
         })"""
     )
     assert ran == [False, "script-src-elem"]
     assert [wrong for wrong in eye.wrong if "Content Security Policy" not in wrong] == []
     eye.wrong.clear()
+
+
+def asked(eye: Eye) -> int:
+    """How many requests there were, after a moment: what the browser tells is heard while one waits for it."""
+    eye.page.wait_for_timeout(200)
+    return len(eye.asked)
 
 
 def test_paused_means_no_requests(eye: Eye, shop: Shop) -> None:
@@ -51,7 +58,7 @@ def test_paused_means_no_requests(eye: Eye, shop: Shop) -> None:
     live = page.get_by_role("button", name="Live")
     expect(live).to_be_visible()
     before = len(eye.asked)
-    until(lambda: page.wait_for_timeout(200) or len(eye.asked) > before + 1, "it reads anew by itself, as runs come")
+    until(lambda: asked(eye) > before + 1, "it reads anew by itself, as runs come")
     page.keyboard.press(".")
     expect(page.get_by_role("button", name="Paused")).to_be_visible()
     page.wait_for_timeout(1500)  # what was asked before may still come
@@ -59,7 +66,7 @@ def test_paused_means_no_requests(eye: Eye, shop: Shop) -> None:
     page.wait_for_timeout(4000)
     assert eye.asked[held:] == []
     page.keyboard.press(".")
-    until(lambda: page.wait_for_timeout(200) or len(eye.asked) > held, "it goes on")
+    until(lambda: asked(eye) > held, "it goes on")
     shop.ask("DELETE", "jobs/beats")
 
 
@@ -82,7 +89,9 @@ def test_behind_a_proxy_below_a_path_by_a_key(look: Open, shop: Shop) -> None:
         page.get_by_role("link", name="behind", exact=True).click()
         expect(page.get_by_role("heading", name="behind", exact=True)).to_be_visible()
         assert page.url.startswith(f"{base}/console/jobs/")
-        expect(page.get_by_role("button", name="Run now …")).to_have_count(0)  # a viewer's page offers no more than it may
+        expect(page.get_by_role("button", name="Run now …")).to_have_count(
+            0
+        )  # a viewer's page offers no more than it may
         expect(page.get_by_role("button", name="Live")).to_be_visible()
         page.reload()  # a deep link, and the key lasts as long as the tab
         expect(page.get_by_role("heading", name="behind", exact=True)).to_be_visible()
@@ -90,3 +99,4 @@ def test_behind_a_proxy_below_a_path_by_a_key(look: Open, shop: Shop) -> None:
         eye.picture("behind a proxy")
         page.get_by_role("button", name="Log out").click()
         expect(field).to_be_visible()
+        page.close()  # or it would ask on when the proxy is gone

@@ -1,4 +1,4 @@
-"""Everything without a mouse: pages by two letters, rows by j and k, the palette, and dialogs that give the focus back."""
+"""Everything without a mouse: pages by two letters, rows by j and k, the palette, dialogs that give the focus back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def jobs(shop: Shop) -> list[str]:
     made = []
     for name in ("keys-a", "keys-b"):
         job = {"name": name, "task": "shop.pack", "kwargs": {"order": 1}, "schedule": {"every": "1h"}}
-        made.append(shop.ask("PUT", f"jobs/{name}", {key: value for key, value in job.items() if key != "name"})["job_id"])
+        made.append(
+            shop.ask("PUT", f"jobs/{name}", {key: value for key, value in job.items() if key != "name"})["job_id"]
+        )
     return made
 
 

@@ -1,4 +1,4 @@
-"""The path of somebody who meets Bellringer for the first time: from an empty page to a run that was brought back to life."""
+"""The path of a newcomer: from an empty page to a run that was brought back to life."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every page, in both themes and on a narrow screen: nothing goes wrong, nothing leaves this machine, all of it is readable.
+"""Every page, in both themes and on a narrow screen: nothing goes wrong or leaves this machine, all is readable.
 
 What it shows is full of markup (names, arguments, errors, log lines, tags), so each page is a test of that too.
 """
@@ -104,14 +104,15 @@ def test_a_page_is_sound(path: str, eye: Eye, full: Mapping[str, str]) -> None:
     if path in TELLING:
         until(lambda: MARKUP in page.evaluate(SHOWN), f"{path} shows markup as text")
     page.evaluate(AXE_SCRIPT)
-    eye.picture(f"{path} light")
+    name = path or "overview"
+    eye.picture(f"{name} light")
     assert faults(page) == []
     page.keyboard.press("t")
     until(lambda: page.evaluate(theme) == "dark", "the page is dark")
-    eye.picture(f"{path} dark")
+    eye.picture(f"{name} dark")
     assert faults(page) == []
     page.set_viewport_size({"width": NARROW["width"], "height": NARROW["height"]})
     assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"], "the page scrolls sideways"
-    eye.picture(f"{path} narrow")
+    eye.picture(f"{name} narrow")
     assert page.locator("img[src=x]").count() == 0
     assert page.locator(".trouble").count() == 0, page.locator(".trouble").all_inner_texts()

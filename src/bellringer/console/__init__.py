@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
+import re
 from collections.abc import Mapping
 from functools import cache
 from html import escape
@@ -17,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 PATH: Final = "/console"
 _STATIC: Final = f"{PATH}/static/"
+_PREFIX: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 _TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
 # No script but our files, nothing from elsewhere, and nobody may put the console in a frame.
 _GUARDS: Final = {
@@ -54,7 +56,7 @@ def _prefix(request: Request) -> str:
     """Where a proxy has put us."""
     prefix = request.scope.get("root_path", "") or request.headers.get("x-forwarded-prefix", "")
     prefix = prefix.rstrip("/")
-    return prefix if prefix.startswith("/") and not prefix.startswith("//") else ""
+    return prefix if _PREFIX.fullmatch(prefix) else ""
 
 
 def _file(request: Request, name: str) -> Response:

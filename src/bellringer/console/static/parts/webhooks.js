@@ -26,6 +26,31 @@ export function Webhooks() {
   const chosen = query.value.get("endpoint");
   const open = (endpoint) => narrow({ endpoint: endpoint.endpoint_id });
   return html`<div class="tools">
+      ${may("editor") && html`<button type="button" class="main" onClick=${() => askEndpoint(null, found.again)}>New endpoint …</button>`}
+      <span class="gap"></span><${CopyAs} cli="bellringer webhooks list" path=${PATH} />
+    </div>
+    <${Loading} of=${found}>${({ items }) => {
+      if (!items.length) return html`<${Empty} title="Nobody is told of events">
+        <p>An endpoint is a URL that hears when something fails, dies, is late, and when it has recovered.</p>
+        <p><${Command} text="bellringer webhooks create https://example.com/hook --kind dead --kind recovered" /></p><//>`;
+      const one = items.find((endpoint) => endpoint.endpoint_id === chosen);
+      return html`<${Table} caption="Webhook endpoints" columns=${COLUMNS(found.again)} rows=${items} id=${(endpoint) => endpoint.endpoint_id} open=${open} />
+        ${one && html`<${Deliveries} key=${one.endpoint_id} of=${one} />`}`;
+    }}<//>`;
+}
+
+const COLUMNS = (again) => [
+  { name: "State", class: "tight", cell: (one) => html`<${State} of=${one.enabled ? "active" : "disabled"}
+    title=${one.disabled_reason} />${one.disabled_reason && html` <span class="mute">${one.disabled_reason}</span>`}` },
+  { name: "URL", cell: (one) => html`<code class="clip" title=${one.url}>${one.url}</code> <span class="mute">${one.endpoint_id}</span>` },
+  { name: "Hears of", cell: (one) => (one.kinds.length ? one.kinds.join(", ") : html`<span class="mute">everything</span>`) },
+  { name: "For", cell: (one) => html`<span class="clip" title=${one.description}>${one.description}</span>` },
+  { name: "Changed", class: "tight", cell: (one) => html`<${When} at=${one.changed_at} />` },
+  { name: html`<span class="unseen">Actions</span>`, class: "tight acts", cell: (one) => html`<span class="row-actions">
+      <${Link} class="button quiet" to="settings" terms=${{ tab: "webhooks", endpoint: one.endpoint_id }}
+        aria-label=${`Deliveries to ${one.url}`}>Deliveries<//>
+      ${may("operator") && html`<button type="button" class="quiet" disabled=${!one.enabled} aria-label=${`Test ${one.url}`}
+        onClick=${() => test(one)}>Test</button>`}
       ${may("editor") && html`<button type="button" class="quiet icon" aria-label=${`More: ${one.url}`} title="More" onClick=${() => more(one, again)}>
         <span aria-hidden="true">⋯</span></button>`}</span>` },
 ];
