@@ -22,7 +22,7 @@ from bellringer.store.pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("jobs")
-MOST_SCANNED: Final = 50_000  # jobs that one page of a list looks at
+MOST_SCANNED: Final = 20_000  # jobs that one page of a list looks at
 _ESCAPED: Final = re.compile(r"[\\%_]")
 _NOT_OF_A_JOB: Final = frozenset({"effective_at", "what", "who", "why"})
 _QUOTAS = {"jobs": "jobs", "fires_per_minute": "fires a minute, on average, by its schedules"}
