@@ -29,6 +29,19 @@ def test_pages_and_files_carry_the_policy(shop: Shop) -> None:
         assert headers["Referrer-Policy"] == "no-referrer"
 
 
+def test_the_root_is_the_console_for_people_and_the_index_for_programs(shop: Shop) -> None:
+    for wanted, is_console in (
+        (None, True),
+        ("text/html,*/*;q=0.8", True),
+        ("*/*", False),
+        ("application/json", False),
+    ):
+        request = urllib.request.Request(f"{shop.url}/", headers={"Accept": wanted} if wanted else {})
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            assert answer.url.endswith("/console/") == is_console, wanted
+            assert ("default-src" in (answer.headers["Content-Security-Policy"] or "")) == is_console
+
+
 def test_the_policy_holds_in_the_browser(eye: Eye) -> None:
     page = eye.go("jobs")
     ran = page.evaluate(

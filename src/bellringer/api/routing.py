@@ -50,11 +50,16 @@ class Pages(BaseRoute):
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         path = scope.get("path", "")
         below = path == self._path or path.startswith(f"{self._path}/")
-        asked = path == "/" and any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
-        return (Match.FULL, {"endpoint": self._pages}) if below or asked else (Match.NONE, {})
+        return (Match.FULL, {"endpoint": self._pages}) if below or (path == "/" and _reads(scope)) else (Match.NONE, {})
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._pages(scope, receive, send)
+
+
+def _reads(scope: Scope) -> bool:
+    """Whether a person seems to ask: a browser wants HTML; who wants nothing in particular gets what a person would."""
+    wanted = [value for name, value in scope["headers"] if name == b"accept"]
+    return not wanted or any(b"text/html" in value for value in wanted)
 
 
 def _find(node: _Node, parts: list[str], place: int, values: list[str]) -> tuple[ASGIApp, list[str]] | None:
