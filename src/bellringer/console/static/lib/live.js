@@ -1,6 +1,7 @@
 // What happens, as it happens: one stream a browser. One tab holds it and tells the others; paused means no requests at all.
 import { effect, signal } from "./html.js";
-import { headers, locked, url } from "./api.js";
+import { locked } from "./api.js";
+import { told as events } from "./sse.js";
 
 export const state = signal("connecting"); // live, polling, paused, connecting
 export const pulse = signal({}); // the last that was told: what has changed, as numbers
@@ -24,24 +25,9 @@ function hear(data, how) {
 }
 
 async function follow(hold) {
-  const answer = await fetch(url("pulse"), { headers: headers({ Accept: "text/event-stream" }), signal: hold, cache: "no-store" });
-  if (answer.status === 401) locked.value = true;
-  if (!answer.ok) throw new Error(`answered ${answer.status}`);
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const blocks = (rest + value).split("\n\n");
-    rest = blocks.pop();
-    for (const block of blocks) {
-      const line = block.split("\n").find((one) => one.startsWith("data:"));
-      if (line) {
-        const data = JSON.parse(line.slice(5));
-        hear(data, "live");
-        told.postMessage(data);
-      }
-    }
+  for await (const { data } of events("pulse", {}, { signal: hold })) {
+    hear(data, "live");
+    told.postMessage(data);
   }
 }
 
