@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import AsyncIterator
 
 import pytest
@@ -14,6 +15,18 @@ from bellringer.testing.server import TestServer
 
 settings.register_profile("shared machine", deadline=None)  # another process may take the core at any moment
 settings.load_profile("shared machine")
+
+# A shell that starts us in the background lets us ignore Ctrl-C, and so would all that tests start and then interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+SLOW = ("properties", "cluster", "engines", "console", "process", "verify", "cli")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow files first, so that no process is left with one of them at the end."""
+    places = {name: place for place, name in enumerate(SLOW)}
+    items.sort(key=lambda item: places.get(item.path.parent.name, len(SLOW)))
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from abc import abstractmethod
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -19,6 +20,7 @@ from bellringer.services.places import State
 from bellringer.services.server import Server
 
 START_LIMIT: Final = 90.0
+GONE: Final = 5.0  # seconds for a process that was ended to be buried
 TRIES: Final = 5  # starts, each with other ports, as long as somebody takes them from us
 FOREIGN: Final = ("ETCD_", "KAFKA_", "VALKEY_", "REDIS_")  # variables that would override what we ask for
 
@@ -95,6 +97,9 @@ class Listener(Server):
         return [sys.executable, "-I", "-S", embedded_launch.__file__, *map(str, tie), *command]
 
     def _forget(self) -> None:
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):  # it is gone; its parent has yet to hear so
+                self._process.wait(GONE)
         self._process = None
         atexit.unregister(self.kill)
         super()._forget()
