@@ -1,6 +1,6 @@
 # Everything a person needs on a fresh machine: `make dev` to run it, `make test` to prove it.
 PORT ?= 8700
-JOBS ?= 3
+JOBS ?= 2
 PYTHON ?= python3
 BIN := .venv/bin
 UV := $(BIN)/uv
@@ -49,7 +49,7 @@ browser:
 	  DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends chromium >/dev/null; } || \
 	  echo "  there is no Chromium: the console's tests need one (Debian: apt-get install chromium)"
 
-test: check browser ## Run every check and every test, in three processes (JOBS= overrides)
+test: check browser ## Run every check and every test, in two processes (JOBS= overrides)
 	@$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile
 
 lock: env ## Make the lock files anew from pyproject.toml
