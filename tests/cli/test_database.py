@@ -87,4 +87,4 @@ def test_dev_uses_the_database_that_it_is_given(tmp_path: Path, empty: str) -> N
         assert not (tmp_path / ".bellringer" / "postgres").exists()
     finally:
         dev.send_signal(signal.SIGINT)
-        assert dev.wait(15) == 0
+        assert dev.wait(40) == 0

@@ -112,7 +112,7 @@ class Dev:
     def stop(self, number: signal.Signals, *, group: bool = False) -> int:
         assert self.process is not None
         (os.killpg if group else os.kill)(self.pid, number)
-        return self.process.wait(15)
+        return self.process.wait(40)
 
     def left_behind(self) -> list[str]:
         """What still works in the folder, or was started for it."""
@@ -240,7 +240,7 @@ def test_an_app_that_cannot_be_imported_ends_it_with_the_reason(dev: Dev) -> Non
     (dev.folder / "app.py").write_text("import nonsense_that_is_not_there\n")
     dev.start("app.py")
     assert dev.process is not None
-    assert dev.process.wait(15) == 1
+    assert dev.process.wait(40) == 1
     assert "importing 'app.py' failed: ModuleNotFoundError" in dev.text()
     assert "Traceback" not in dev.text()
 
