@@ -6,6 +6,9 @@ BIN := .venv/bin
 UV := $(BIN)/uv
 UV_FLAGS := --quiet --system-certs
 
+# The tests start hundreds of processes, and with this each of them compiles every module that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help env dev services services-down check format browser test lock clean
 
@@ -50,7 +53,7 @@ browser:
 	  echo "  there is no Chromium: the console's tests need one (Debian: apt-get install chromium)"
 
 test: check browser ## Run every check and every test, in two processes (JOBS= overrides)
-	@$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile
+	@$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 
 lock: env ## Make the lock files anew from pyproject.toml
 	@echo "uv==0.13.7" | $(UV) pip compile $(UV_FLAGS) --no-header --generate-hashes --universal --python-version 3.11 - --output-file requirements-uv.lock

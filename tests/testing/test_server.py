@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import asyncpg
 import pytest
 
+from bellringer.testing import server
 from bellringer.testing.server import TestServer, at_database
 
 
@@ -32,3 +35,17 @@ async def test_each_database_is_fresh_and_goes_again(bellringer_server: TestServ
     with pytest.raises(asyncpg.InvalidCatalogNameError):
         await asyncpg.connect(dsn)
     connection.terminate()
+
+
+@pytest.mark.parametrize(("room", "is_taken"), [(0, True), (1 << 62, False)], ids=["room", "none"])
+def test_data_is_kept_in_memory_only_where_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int, *, is_taken: bool
+) -> None:
+    monkeypatch.setattr(server, "MEMORY", tmp_path)
+    monkeypatch.setattr(server, "ROOM", room)
+    assert server._memory() == (tmp_path if is_taken else None)
+
+
+def test_a_machine_without_such_a_place_uses_its_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MEMORY", tmp_path / "not there")
+    assert server._memory() is None

@@ -21,7 +21,7 @@ def bellringer_server() -> Iterator[TestServer]:
     """A PostgreSQL for this test run: that of BELLRINGER_TEST_DSN, or an embedded one."""
     from bellringer.testing.server import serve  # noqa: PLC0415
 
-    with serve() as server:
+    with serve(in_memory=True) as server:
         yield server
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import calendar
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
 from itertools import accumulate
 from unittest.mock import ANY
@@ -60,13 +60,21 @@ class Walk:
 
     def __init__(self, zone: str, start: datetime, end: datetime, step: int = 60) -> None:
         self.start, self.end, self.step, self.a_day = start, end, step, 86_400 // step
-        where, first, last = ZoneInfo(zone), int(start.timestamp()), int(end.timestamp())
-        self.shown = array("q", map(self._show, (datetime.fromtimestamp(s, where) for s in range(first, last, step))))
+        self.shown = array("q")
+        for second in range(int(start.timestamp()), int(end.timestamp()), 3600):
+            self.shown.extend(self._hour(ZoneInfo(zone), range(second, min(second + 3600, int(end.timestamp())), step)))
         self.come = array("q", accumulate(self.shown, max))
-        self.days = sorted({shown // self.a_day for shown in self.shown})
-        self.at: dict[int, list[int]] = {}
-        for index, shown in enumerate(self.shown):
-            self.at.setdefault(shown, []).append(index)
+        self.days = range(min(self.shown) // self.a_day, max(self.shown) // self.a_day + 1)
+        steps = range(len(self.shown))
+        self.first = dict(zip(reversed(self.shown), reversed(steps), strict=True))  # a later entry replaces the others
+        self.last = dict(zip(self.shown, steps, strict=True))
+
+    def _hour(self, where: ZoneInfo, hour: range) -> Iterable[int]:
+        """What is shown in an hour; where its two ends show the same offset, the clock was not changed in it."""
+        begins, ends = (self._show(datetime.fromtimestamp(second, where)) for second in (hour[0], hour[-1]))
+        if ends - begins == len(hour) - 1:
+            return range(begins, ends + 1)
+        return (self._show(datetime.fromtimestamp(second, where)) for second in hour)
 
     def _show(self, at: datetime) -> int:
         seconds = at.toordinal() * 86_400 + at.hour * 3600 + at.minute * 60 + at.second
@@ -83,7 +91,7 @@ class Walk:
         fixed = fields[1][0] != "*" and fields[2][0] != "*"
         usual = ("next", "first") if fixed else ("skip", "both")
         found: set[int] = set()
-        for day in range(self.days[0], self.days[-1] + 1):
+        for day in self.days:
             if is_day(date.fromordinal(day)):
                 for time in times:
                     found.update(self._when(day * self.a_day + time, gap or usual[0], fold or usual[1]))
@@ -91,10 +99,10 @@ class Walk:
         return [self.start + timedelta(seconds=i * self.step) for i in sorted(found - {0, len(self.come)})]
 
     def _when(self, time: int, gap: str, fold: str) -> list[int]:
-        shown = self.at.get(time, [])
-        if not shown:
+        if time not in self.first:
             return [bisect_left(self.come, time)] if gap == "next" else []
-        return {"first": shown[:1], "second": shown[-1:], "both": shown}[fold]
+        first, last = self.first[time], self.last[time]
+        return {"first": [first], "second": [last], "both": [first, last]}[fold]
 
 
 def numbers(field: str, low: int, high: int, names: tuple[str, ...] | list[str] = ()) -> set[int]:
