@@ -20,6 +20,10 @@ LONG_POOL: Final = "long"
 LONG: Final = timedelta(minutes=1)  # a slot that is taken for so long could have served hundreds of short runs
 NO_LONGER_LONG: Final = timedelta(seconds=30)  # what comes close to a minute does not go to and fro
 HTTP: Final = "http"  # the built-in task that calls a URL, and the pool that its runs are in
+WORKFLOW: Final = "workflow"  # the built-in task of a run that has nodes
+WAIT: Final = "wait"  # of a node that waits for a time
+SIGNAL: Final = "signal"  # of a node that waits for a signal: it runs when none has come in time
+BUILT_IN: Final = frozenset({HTTP, WORKFLOW, WAIT, SIGNAL})
 DEFAULT_PRIORITY: Final = 5
 PRIORITIES: Final = range(10)
 LONGEST_NAME: Final = 200
@@ -63,6 +67,9 @@ class Definition:
     region: str | None = None  # whose nodes are to fire it; None: any
     expected_duration: timedelta | None = None
     routed: bool = False  # nobody named its pool: it goes by how long its runs take
+    workflow: Mapping[str, Any] | None = None  # the document of its graph …
+    graph: int | None = None  # … or its version, once it is stored …
+    nodes: int = 0  # … and how many nodes it has
 
     def checked(self, now: datetime, known: Collection[Schedule] = ()) -> Definition:
         """The same definition with its name in normal form, or the error that says what to change.
@@ -143,6 +150,7 @@ class Definition:
             heartbeat=self.heartbeat.total_seconds() if self.heartbeat else None,
             retry=self.retry.to_document(),
             delivery=self.delivery,
+            graph=self.graph,
         )
 
 
@@ -231,4 +239,4 @@ def pool_for(task: str, expected: timedelta | None = None) -> str:
 
 def shard_of(job_id: UUID, shards: int) -> int:
     """Everything about a job lives in one shard: the tail of a version 7 id is random, so it spreads evenly."""
-    return int.from_bytes(job_id.bytes[14:16]) % shards
+    return (job_id.int & 0xFFFF) % shards

@@ -1,0 +1,48 @@
+"""What is different between two versions of a workflow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bellringer.workflows.graph import Edge, Graph
+from bellringer.workflows.ordering import edges_of
+from bellringer.workflows.writing import canonical, to_document, write_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """Nodes by name, in the order of their declaration; an edge whose condition changed is removed and added."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: Mapping[str, tuple[str, ...]]  # of each node that is in both, the fields that differ
+    added_edges: tuple[Edge, ...]
+    removed_edges: tuple[Edge, ...]
+    fields: tuple[str, ...]  # of the workflow itself: params, max_parallel, output
+
+
+def difference(before: Graph, after: Graph) -> Difference:
+    old, new = ({node.name: write_node(node) for node in graph.nodes} for graph in (before, after))
+    old_edges, new_edges = edges_of(before), edges_of(after)
+    kept = {name: _differing(old[name], node) for name, node in new.items() if name in old}
+    return Difference(
+        added=tuple(name for name in new if name not in old),
+        removed=tuple(name for name in old if name not in new),
+        changed={name: fields for name, fields in kept.items() if fields},
+        added_edges=_without(new_edges, old_edges),
+        removed_edges=_without(old_edges, new_edges),
+        fields=tuple(f for f in _differing(to_document(before), to_document(after)) if f != "nodes"),
+    )
+
+
+def _differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[str, ...]:
+    """Compared as JSON: to Python, 1 and true are equal."""
+    fields = dict.fromkeys((*old, *new))
+    return tuple(f for f in fields if (f in old) != (f in new) or canonical(old[f]) != canonical(new[f]))
+
+
+def _without(edges: tuple[Edge, ...], others: tuple[Edge, ...]) -> tuple[Edge, ...]:
+    known = set(others)
+    return tuple(edge for edge in edges if edge not in known)
