@@ -60,6 +60,7 @@ class Event(StrEnum):
 
     CLAIMED = "claimed"
     GIVEN_BACK = "given back"
+    OPENED = "opened"  # a workflow run: its nodes are under way
     BLOCKED = "blocked"
     FREED = "freed"
     SUCCEEDED = "succeeded"
@@ -82,6 +83,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = {
     (State.RUNNING, Event.EXHAUSTED): State.DEAD,
     (State.RUNNING, Event.CANCELLED): State.CANCELLED,
     (State.RUNNING, Event.GIVEN_BACK): State.QUEUED,
+    (State.RUNNING, Event.OPENED): State.RUNNING,
     (State.RETRYING, Event.CLAIMED): State.RUNNING,
     (State.RETRYING, Event.BLOCKED): State.BLOCKED,
     (State.RETRYING, Event.CANCELLED): State.CANCELLED,
@@ -162,6 +164,14 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     heartbeat: float | None = None  # seconds without a sign of life after which an attempt has hung
     retry: dict[str, Any] = {}
     delivery: str = Delivery.AT_LEAST_ONCE
+    graph: int | None = None  # of a workflow run: the version of its graph
+    node: str | None = None  # of a node of a workflow: its name
+    refs: dict[str, Any] = {}  # of a node: arguments that are results of others, too large to travel with it
+
+    @property
+    def flows(self) -> bool:
+        """Whether it is part of a workflow, so that others may start when it ends."""
+        return self.node is not None or self.graph is not None
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,6 +182,7 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True):
     result: Any = None
     snooze: timedelta | None = None
     discard: str | None = None
+    opened: bool = False  # of a workflow run: its nodes are to begin
     ran: float = 0.0
     after: timedelta | None = None  # of a failure: the next attempt comes no sooner
     final: str | None = None  # of a failure: why there is no next attempt
@@ -193,18 +204,24 @@ def judge(ending: Ending, spent: int, retry: Retry, delivery: str, lost: int = 0
     `spent` counts this attempt and those before it since the run was born or last redriven; `lost` counts
     the attempts, this one included, whose worker vanished.
     """
-    if ending.discard is not None:
-        return Verdict(event=Event.CANCELLED, ends_as=State.CANCELLED, reason=ending.discard)
-    if ending.snooze is not None:
-        return Verdict(event=Event.GIVEN_BACK, wait=min(ending.snooze, LONGEST_DELAY), counted=False)
     if ending.outcome is Outcome.OK:
-        return Verdict(event=Event.SUCCEEDED, ends_as=State.SUCCEEDED)
+        return _good(ending)
     if ending.outcome is Outcome.CANCELLED:
         return Verdict(event=Event.CANCELLED, ends_as=State.CANCELLED, reason="cancelled while it ran")
     if reason := _deadly(ending, spent, retry, delivery, lost):
         return Verdict(event=Event.EXHAUSTED, ends_as=State.DEAD, reason=reason)
     wait = timedelta(0) if ending.outcome is Outcome.LOST else retry.wait(spent)
     return Verdict(event=Event.FAILED, wait=max(wait, ending.after or wait))
+
+
+def _good(ending: Ending) -> Verdict:
+    if ending.discard is not None:
+        return Verdict(event=Event.CANCELLED, ends_as=State.CANCELLED, reason=ending.discard)
+    if ending.opened:
+        return Verdict(event=Event.OPENED, ends_as=State.RUNNING)
+    if ending.snooze is not None:
+        return Verdict(event=Event.GIVEN_BACK, wait=min(ending.snooze, LONGEST_DELAY), counted=False)
+    return Verdict(event=Event.SUCCEEDED, ends_as=State.SUCCEEDED)
 
 
 def _deadly(ending: Ending, spent: int, retry: Retry, delivery: str, lost: int) -> str | None:

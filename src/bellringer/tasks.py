@@ -42,6 +42,11 @@ class Discard:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Returned by the built-in task of a workflow run: its nodes are to begin."""
+
+
 class Failed(Exception):
     """Raised by a built-in task: this attempt failed, as `kind`; the next one comes no sooner than `after`.
 

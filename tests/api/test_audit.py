@@ -46,6 +46,16 @@ async def test_a_change_tells_who_from_where_by_which_request_and_what(api: http
     assert (changed["before"], changed["after"]) == ({"priority": 5}, {"priority": 9})
 
 
+async def test_what_is_set_and_what_is_taken_away_has_changed(api: httpx2.AsyncClient) -> None:
+    job = await make(api)
+    for late_after in ("1h", None):
+        await api.patch(f"/api/v1/jobs/{job['job_id']}", json={"late_after": late_after})
+    taken, given, _ = await listed(api, kind="job")
+    assert (taken["changed"], given["changed"]) == (["late_after"], ["late_after"])
+    assert (given["before"], taken["after"]) == ({"late_after": None}, {"late_after": None})
+    assert given["after"] == taken["before"] == {"late_after": "01:00:00"}
+
+
 async def test_a_run_is_named_by_its_id_and_found_by_it(api: httpx2.AsyncClient) -> None:
     job = await make(api)
     run = (await api.post(f"/api/v1/jobs/{job['job_id']}/run")).json()["run_id"]

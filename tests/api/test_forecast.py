@@ -183,6 +183,22 @@ async def test_a_large_installation_is_told_as_it_was_counted(
     assert (await _get(api, **DAY))["total"] == 48
 
 
+async def test_a_large_installation_that_was_never_counted_is_told_by_its_first_jobs(
+    api: httpx2.AsyncClient, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abcde":
+        await _create(api, name, schedule={"every": "1h"}, jitter="10m" if name == "b" else None)
+    assert (await api.post("/api/v1/jobs/a/pause")).status_code == 200
+    exact = await _get(api, **DAY)
+    monkeypatch.setattr(forecast, "FEW", 0)
+    assert {**await _get(api, **DAY), "counted_at": ""} == {**exact, "counted_at": ""}
+    monkeypatch.setattr(forecast, "FIRST", 3)
+    some = await _get(api, **DAY)
+    assert (some["total"], some["left_out"]) == (48, 2), "of the first three jobs one is paused"
+    monkeypatch.setattr(forecast, "MOST_LEFT_OUT", 1)
+    assert (await _get(api, **DAY))["left_out"] == 1, "and that is not counted to the end either"
+
+
 async def test_a_scheduler_counts_the_shards_that_it_holds(api: httpx2.AsyncClient, store: Store) -> None:
     await _create(api, "a", schedule={"every": "1h"})
     stop = asyncio.Event()

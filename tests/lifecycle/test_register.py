@@ -11,7 +11,8 @@ from uuid import UUID
 import pytest
 
 from bellringer.errors import Conflict, InvalidInput, NotFound
-from bellringer.jobs import shard_of
+from bellringer.jobs import Definition, shard_of
+from bellringer.lifecycle.homes import new_ids
 from bellringer.policies import Retry
 from bellringer.runs import State
 from bellringer.schedule import cron, every
@@ -22,6 +23,13 @@ if TYPE_CHECKING:
 
 
 # Creating
+
+
+async def test_ids_of_many_jobs_are_of_version_7_and_differ(bench: Bench) -> None:
+    ids = await new_ids(bench.names, [Definition(name="job", task="demo")] * 500)
+    assert len(set(ids)) == 500
+    assert [UUID(str(job_id)) for job_id in ids] == ids
+    assert {job_id.version for job_id in ids} == {7}
 
 
 async def test_a_new_job_joins_the_cohort_of_its_schedule(bench: Bench) -> None:

@@ -73,7 +73,7 @@ async def test_what_is_expected_is_kept_and_told(bench: Bench) -> None:
     stored = await bench.read(job)
     assert (stored.expected_duration, stored.routed, stored.pool) == (5 * MINUTE, True, "long")
     assert await told(bench, job) == ["nobody named its pool; it goes to long, as it is expected to take 5m"]
-    [revision] = await bench.sql("select definition from job_revisions where job_id = $1", job)
+    [revision] = await bench.sql("select r.definition from job_revisions r where job_id = $1", job)
     assert json.loads(revision["definition"])["routed"] is True
 
 

@@ -58,7 +58,7 @@ TAMPERINGS = {
     f"delete from audit where audit_id = {ONE}": "there are",
     "insert into audit (tx, at, tenant_id, who, action, kind, target)"
     " values ('3', now(), 1, 'x', 'x', 'x', 'x')": "more",
-    "update job_revisions set definition = jsonb_set(definition, '{priority}', '9')"
+    "update job_revisions set common = jsonb_set(common, '{priority}', '9')"
     f" where job_id = (select target::uuid from audit where audit_id = {ONE})": "definition",
     "update audit_seals set hash = prev_hash where seal_id = 2": "changed",
     "update audit_seals set prev_hash = hash where seal_id = 2": "build on",

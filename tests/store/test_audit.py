@@ -62,7 +62,7 @@ async def test_a_job_leaves_an_entry_for_each_revision_with_before_and_after(
     created, changed, paused, _ = found
     assert (created.before, (created.after or {})["name"]) == (None, "bell")
     assert ((changed.before or {})["priority"], (changed.after or {})["priority"]) == (5, 7)
-    assert ((paused.before or {})["paused_at"], (paused.after or {})["paused_reason"]) == (None, "rest")
+    assert ((paused.before or {}).get("paused_at"), (paused.after or {})["paused_reason"]) == (None, "rest")
 
 
 async def test_without_a_caller_the_entry_names_who_the_change_names(store: Store, names: Names) -> None:

@@ -259,7 +259,7 @@ def settled(ends: str | None, jobs: Sequence[UUID] = ENDED, worker: int = 2) -> 
     nothing: list[None] = [None] * TWENTY
     return [
         worker, jobs, [NOW] * TWENTY, [0] * TWENTY, [1] * TWENTY, ["ok"] * TWENTY, [ends] * TWENTY, waits,
-        [True] * TWENTY, [0.1] * TWENTY, [0.0] * TWENTY, nothing, nothing, nothing, nothing,
+        [True] * TWENTY, [0.1] * TWENTY, [0.0] * TWENTY, nothing, nothing, nothing, nothing, False,
     ]  # fmt: skip
 
 

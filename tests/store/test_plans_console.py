@@ -11,13 +11,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import pytest
 import pytest_asyncio
 from tests.store.test_plans_runs import read_by
 
 from bellringer.runs import RunKey
-from bellringer.store import job_history, overview, pulse
+from bellringer.store import job_history, jobs, overview, pulse
 from bellringer.store.job_history import END, START
+from bellringer.store.jobs import JobFilter
 from bellringer.store.pool import Store
 from bellringer.store.scope import ScopedStore, open_tenants
 from bellringer.testing.server import TestServer
@@ -34,9 +36,9 @@ insert into tenants (name) values ('busy'), ('quiet');
 insert into tasks (name) values ('greet');
 insert into pools (name) values ('other');
 insert into jobs (job_id, tenant_id, shard, name, task_id, spec, pool_id, priority, misfire, overlap, created_at,
-                  updated_at, paused_at)
+                  updated_at, paused_at, enabled)
   select md5('job' || n)::uuid, 1 + n % 2, 0, 'job ' || n, 1, '{{}}', 1, 5, 'skip', 'skip', now(), now(),
-         case when n % 3 = 0 then now() end
+         case when n % 3 = 0 then now() end, n % 500 > 1
   from generate_series(1, {MANY}) n;
 insert into jobs (job_id, tenant_id, shard, name, task_id, spec, pool_id, priority, misfire, overlap, created_at,
                   updated_at)
@@ -71,8 +73,9 @@ insert into dead_letters (job_id, scheduled_for, slot, tenant_id, task_id, attem
   select md5('dead' || n)::uuid, '{TODAY}', 0, 1 + n % 2, 1, 3, timestamptz '{TODAY}' + n * interval '1 ms', 'dead', 'x'
   from generate_series(1, {MANY}) n;
 insert into troubles (job_id, tenant_id, kind, scheduled_for, since, looked_at)
-  select md5('job' || n)::uuid, 1 + n % 2, (array['dead', 'late', 'missed'])[1 + n % 3], '{TODAY}',
-         timestamptz '{TODAY}' + n * interval '1 ms', '{TODAY}'
+  select md5('job' || n)::uuid, 1 + n % 2,
+         case when n % 500 < 2 then 'dead' else (array['late', 'missed'])[1 + n / 2 % 2] end,
+         '{TODAY}', timestamptz '{TODAY}' + n * interval '1 ms', '{TODAY}'
   from generate_series(1, {MANY}) n;
 insert into events (at, tenant_id, kind, job_id, scheduled_for)
   select '{TODAY}', 1 + n % 2, 'late', md5('job' || n)::uuid, '{TODAY}' from generate_series(1, {MANY}) n;
@@ -160,7 +163,29 @@ async def _marks(store: Store, tenant_id: int) -> None:
     assert set(await pulse.marks(store, [tenant_id])) == {tenant_id}
 
 
+def _page(wanted: JobFilter, *, by_name: bool) -> Read:
+    async def read(store: Store, tenant_id: int) -> None:
+        found, _ = await jobs.page(store, tenant_id, wanted, by_name=by_name, most=51)
+        assert len(found) == (51 if tenant_id < 3 else 0)
+        after = (found[-1].job_id, found[-1].name) if found else None
+        further, _ = await jobs.page(store, tenant_id, wanted, by_name=by_name, after=after, most=51)
+        assert len(further) == len(found)
+
+    return read
+
+
+def _count(wanted: JobFilter) -> Read:
+    async def read(store: Store, tenant_id: int) -> None:
+        found, _ = await jobs.count(store, tenant_id, wanted, 10_000)
+        assert (found > 0) == (tenant_id < 3)
+
+    return read
+
+
+LISTED = {state: JobFilter(state=state) for state in (None, "enabled", "paused", "disabled", "late", "failing")}
 READS: dict[str, Read] = {
+    **{f"jobs {state}, by id": _page(wanted, by_name=False) for state, wanted in LISTED.items()},
+    **{f"jobs {state}, by name": _page(wanted, by_name=True) for state, wanted in LISTED.items()},
     "strips": _strips,
     "ledger": _ledger,
     "days": _days,
@@ -218,10 +243,34 @@ async def test_nothing_reads_too_much_when_tables_are_analysed(store: Store) -> 
     assert "\n".join(await complaints(lambda _: store, {**READS, "marks": _marks})) == ""
 
 
+@pytest.mark.parametrize("state", ["disabled", "failing"])
+async def test_a_list_of_a_rare_state_reads_no_other_jobs(store: Store, state: str) -> None:
+    wanted = LISTED[state]
+    for read in (_page(wanted, by_name=False), _page(wanted, by_name=True), _count(wanted)):
+        seen = await read_by(store, lambda: read(store, 1))  # noqa: B023 - called at once
+        assert seen
+        assert max(seen.values()) < MANY // 60, seen
+
+
 async def test_marks_read_little_however_many_there_are(store: Store) -> None:
     seen = await read_by(store, lambda: _marks(store, 1))
     assert seen
     assert max(seen.values()) < 5_000
+
+
+async def test_the_days_of_a_job_are_told_to_its_tenant_alone(store: Store) -> None:
+    """The function passes the wall, and does not ask each run whose it is."""
+    job_id, today = await _job(store), [TODAY.date()]
+    assert (await job_history.days(store, 1, job_id, today))[today[0]][0] == job_history.MOST_OF_A_DAY + 1
+    assert await job_history.days(store, 2, job_id, today) == {}
+    tenants = await open_tenants(store.dsn, size=1)
+    try:
+        behind = ScopedStore(tenants, 2, None)
+        assert await job_history.days(behind, 2, job_id, today) == {}
+        with pytest.raises(asyncpg.PostgresError, match="another tenant"):
+            await job_history.days(behind, 1, job_id, today)
+    finally:
+        await tenants.close()
 
 
 async def test_keys_are_read_back(store: Store) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -152,7 +152,9 @@ def _shown_target(entry: Entry) -> str:
 
 def _entry(entry: Entry) -> AuditEntry:
     before, after = entry.before, entry.after
-    changed = [] if before is None or after is None else [key for key in after if before.get(key) != after[key]]
+    changed: Iterable[str] = ()
+    if before is not None and after is not None:  # of a job, what is null is left out
+        changed = (key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
     return AuditEntry(
         audit_id=entry.audit_id,
         at=entry.at,

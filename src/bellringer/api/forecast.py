@@ -130,7 +130,7 @@ async def dry_run(call: Call, job: jobs.Job, definition: Definition) -> Response
     if days not in DAYS:
         raise InvalidInput(f"days must be a number from {DAYS[0]} to {DAYS[-1]}", code="limit_range")
     tenant_id = call.tenant_id
-    [definition] = await register.as_stored(call.store, [definition], tenant_id=tenant_id)
+    [definition] = await register.as_stored(call.store, call.names, [definition], tenant_id=tenant_id)
     found = await forecast.dry_run(
         call.store, job, job.definition(), definition, timedelta(days=days), tenant_id=tenant_id
     )
@@ -160,9 +160,9 @@ def _changes(before: jobs.Job, after: jobs.Job) -> list[wire.Change]:
     """What differs, in the words of the API."""
     old, new = (msgspec.to_builtins(documents.job(job)) for job in (before, after))
     return [
-        wire.Change(field=name, before=old[name], after=new[name])
-        for name in old
-        if name not in _DERIVED and old[name] != new[name]
+        wire.Change(field=name, before=old.get(name), after=new.get(name))
+        for name in {**old, **new}
+        if name not in _DERIVED and old.get(name) != new.get(name)
     ]
 
 
@@ -173,6 +173,7 @@ def _changed(job: jobs.Job, d: Definition) -> jobs.Job:
         name=d.name,
         task=d.task,
         spec=d.spec(),
+        nodes=d.nodes,
         schedules=d.schedules,
         pool=d.pool,
         routed=d.routed,

@@ -23,7 +23,7 @@ from bellringer.store import jobs
 from bellringer.store.wakeups import HANDS
 from bellringer.wire import Job, JobRequest, read, to_definition
 from bellringer.wire.asks import PREFIX
-from bellringer.wire.definitions import filled
+from bellringer.wire.definitions import filled, task_of
 from bellringer.wire.jobs import RollbackRequest
 
 TRIES: Final = 5
@@ -77,7 +77,7 @@ async def _wanted(call: Call) -> Definition:
         raise InvalidInput(
             "the body has another name than the path", hint="leave it out", pointer="/name", code="name_differs"
         )
-    return to_definition(filled(request, await call.service.desk.task_defaults(request.task or HTTP)))
+    return to_definition(filled(request, await call.service.desk.task_defaults(task_of(request))))
 
 
 async def _created(call: Call, definition: Definition) -> Response:
@@ -92,7 +92,7 @@ async def _created(call: Call, definition: Definition) -> Response:
 async def _changed(call: Call, stored: jobs.Job, wanted: Definition) -> Response:
     before = stored.spec.kwargs if stored.task == HTTP else None
     definition = replace(await prepared(call, wanted, before), owner=stored.owner)
-    [definition] = await register.as_stored(call.store, [definition], tenant_id=call.tenant_id)
+    [definition] = await register.as_stored(call.store, call.names, [definition], tenant_id=call.tenant_id)
     if not register.is_same(stored, definition):
         await register.change(
             call.store,

@@ -58,7 +58,8 @@ class JobMark(msgspec.Struct, frozen=True, array_like=True):
     ),
 )
 async def listing(call: Call) -> Response:
-    """Jobs that the filters let through. A page may be short, and still have a next one: it looks at 20,000 jobs."""
+    """Jobs that the filters let through. A page may be short, and still have a next one: it looks at 20,000 jobs of the
+    state."""
     query = call.query()
     limit = call.limit()
     for name, words in _CHOICES.items():

@@ -39,7 +39,7 @@ from bellringer.wire import (
     to_definition,
 )
 from bellringer.wire.asks import PREFIX
-from bellringer.wire.definitions import filled, kwargs_of, word
+from bellringer.wire.definitions import filled, kwargs_of, task_of, word
 from bellringer.wire.reading import Gathering
 
 
@@ -47,7 +47,7 @@ from bellringer.wire.reading import Gathering
 async def create(call: Call) -> Response:
     """Make a job."""
     request = await call.body(JobRequest)
-    definition = to_definition(filled(request, await call.service.desk.task_defaults(request.task or HTTP)))
+    definition = to_definition(filled(request, await call.service.desk.task_defaults(task_of(request))))
     definition = await prepared(call, definition)
     if call.store.gate.is_pinned:  # a transaction of its own, with its answer
         made = await register.create(call.store, call.names, definition, tenant_id=call.tenant_id, who=call.who)
@@ -100,7 +100,7 @@ async def change(call: Call) -> Response:
         return await dry_run(call, stored, wanted)
     before = stored.spec.kwargs if stored.task == HTTP else None
     definition = await prepared(call, wanted, before)
-    [definition] = await register.as_stored(call.store, [definition], tenant_id=tenant_id)
+    [definition] = await register.as_stored(call.store, call.names, [definition], tenant_id=tenant_id)
     try:
         if not register.is_same(stored, definition):  # what changes nothing leaves no revision
             await register.change(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
+from uuid import UUID
 
 from bellringer.errors import Conflict, InvalidInput, QuotaExceeded, Unavailable
 from bellringer.jobs import Definition
@@ -57,6 +59,19 @@ async def create(
     raise Unavailable("the names of these jobs are taken by others at the same time", hint="try again in a moment")
 
 
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Jobs that were created together, by the batches that they came in and since when each counts."""
+
+    batches: Sequence[tuple[Readied, datetime]]
+
+    def ids(self) -> list[UUID]:
+        return [job_id for ready, _ in self.batches for job_id, _, _ in ready.fresh]
+
+    def written(self) -> list[Written]:
+        return [written for ready, since in self.batches for written in ready.taken(since)]
+
+
 async def create_together(
     store: ScopedStore,
     names: Names,
@@ -65,12 +80,12 @@ async def create_together(
     tenant_id: int,
     who: str,
     now: Callable[[], Awaitable[datetime]],
-) -> list[Written] | None:
+) -> Together | None:
     """All of them in one transaction, if nothing at all is in the way; None: nothing is done, and `create` can say why.
 
     While the database creates a batch, the next one is read, checked and written out here.
     """
-    made: list[Written] = []
+    made: list[tuple[Readied, datetime]] = []
     seen: set[str] = set()
     begun: tuple[Readied, asyncio.Task[datetime]] | None = None
     try:
@@ -81,17 +96,17 @@ async def create_together(
                     asof = await now()
                     good = _all_good(await weigh(store, names, batch, tenant_id=tenant_id, now=asof), seen)
                     ready = await register.readied(store, names, good, tenant_id=tenant_id, asof=asof)
-                    ended, since = (begun[0], await begun[1]) if begun else (None, asof)
+                    if begun is not None:
+                        made.append((begun[0], await begun[1]))
                     begun = ready, asyncio.create_task(jobs.register(store, ready.document, who, ready.instants))
-                    await asyncio.sleep(0)  # it is sent: what has ended is told of meanwhile
-                    made += ended.taken(since) if ended else ()
+                    await asyncio.sleep(0)  # it is sent: the next are read meanwhile
                 if begun is not None:
-                    made += begun[0].taken(await begun[1])
+                    made.append((begun[0], await begun[1]))
             finally:
                 await _stopped(begun[1] if begun else None)
     except (InvalidInput, Conflict, QuotaExceeded, Stale):
         return None
-    return made
+    return Together(made)
 
 
 def _all_good(judged: Sequence[Judged | InvalidInput], seen: set[str]) -> list[Judged]:

@@ -7,7 +7,7 @@ from datetime import datetime
 from uuid import UUID
 
 from bellringer.errors import Conflict, NotFound
-from bellringer.runs import RunKey, State
+from bellringer.runs import FINAL, Cause, RunKey, State
 from bellringer.store import jobs, runs
 from bellringer.store.pool import Store
 
@@ -54,10 +54,10 @@ async def retry(store: Store, key: RunKey, *, tenant_id: int) -> None:
     run = await runs.get(store, key, tenant_id)
     if run is None:
         raise NotFound("there is no such run")
-    raise Conflict(
-        f"the run is {run.state}",
-        hint="only a dead run, or one that waits for its next attempt, can be retried",
-    )
+    hint = "only a dead run, or one that waits for its next attempt, can be retried"
+    if run.cause == Cause.WORKFLOW and run.state in FINAL:
+        hint = "this is the run of a node; retry the node: `bellringer workflows retry RUN NODE`"
+    raise Conflict(f"the run is {run.state}", hint=hint)
 
 
 async def redrive(store: Store, keys: Sequence[RunKey], *, tenant_id: int) -> int:

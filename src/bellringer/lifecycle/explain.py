@@ -8,11 +8,13 @@ from uuid import UUID
 
 from bellringer.egress.urls import origin_of
 from bellringer.errors import NotFound
-from bellringer.jobs import HTTP
+from bellringer.jobs import HTTP, SIGNAL, WAIT
+from bellringer.lifecycle import inside
 from bellringer.policies import Retry
 from bellringer.reasons import (
     Circuit,
     Facts,
+    Flow,
     Held,
     Member,
     Pause,
@@ -20,17 +22,22 @@ from bellringer.reasons import (
     Then,
     instant_near,
     next_of,
+    of_its_run,
+    ordered,
+    part_of,
     read_time,
     reasons_for_job,
+    reasons_for_node,
     reasons_for_occurrence,
     reasons_for_run,
 )
-from bellringer.runs import FINAL, RunKey, State
-from bellringer.store import egress, jobs, reasons, runs
+from bellringer.runs import FINAL, Cause, RunKey, State
+from bellringer.store import egress, flow_reads, jobs, reasons, runs
+from bellringer.store.flow_reads import Placed
 from bellringer.store.jobs import Job
 from bellringer.store.pool import Store
 from bellringer.store.reasons import Around
-from bellringer.store.runs import Run
+from bellringer.store.runs import NODES, Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +51,18 @@ class Explained:
     at: datetime | None
     next_at: datetime | None
     reasons: list[Reason]
+    placed: Placed | None = None  # of a node's run: which node it is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeExplained:
+    """The reasons of a node of a workflow run; `run` is its own, where it has one that says where it is."""
+
+    at: inside.Inside
+    node: str
+    state: str
+    run: Run | None
+    reasons: list[Reason]
 
 
 async def run(store: Store, key: RunKey, *, tenant_id: int) -> Explained:
@@ -51,10 +70,75 @@ async def run(store: Store, key: RunKey, *, tenant_id: int) -> Explained:
     found = await runs.get(store, key, tenant_id)
     if found is None:
         raise NotFound("there is no such run")
+    if found.cause == Cause.WORKFLOW:
+        return await _run_of_node(store, found, tenant_id)
     job = await jobs.get(store, key.job_id, tenant_id)
-    here = await reasons.around(store, key.job_id, key, tenant_id)
-    facts = replace(_facts(here, job, found), circuit=await _circuit(store, job, found, tenant_id))
+    facts, here = await _known(store, found, job, tenant_id)
     return _explained(facts, job, found, key.job_id, key.scheduled_for, here.now, reasons_for_run(facts, here.now))
+
+
+async def node(store: Store, key: RunKey, place: tuple[str, int | None], *, tenant_id: int) -> NodeExplained:
+    """Why a node of a workflow run does not start, or is where it is."""
+    root = await runs.get(store, key, tenant_id)
+    if root is None:
+        raise NotFound("there is no such run")
+    top = await _top(store, root, tenant_id)
+    opened = await inside.look(store, key, _member(top) if top else None, tenant_id=tenant_id)
+    if opened is None:
+        raise NotFound("there is no such workflow run", hint="a run of a workflow has nodes once it has started")
+    found = await inside.node(store, opened, *place, tenant_id=tenant_id)
+    its_run = await runs.get(store, found.run, tenant_id) if found.run else None
+    if its_run is None:
+        told = reasons_for_node(opened.facts, found.node, await store.now())
+    else:
+        facts, here = await _known(store, its_run, top, tenant_id)
+        told = of_its_run(reasons_for_run(facts, here.now), key.id, found.node.name)
+    return NodeExplained(at=opened, node=found.node.name, state=found.node.state, run=its_run, reasons=told)
+
+
+async def _run_of_node(store: Store, found: Run, tenant_id: int) -> Explained:
+    """The run of a node has no job of its own: what holds the workflow holds it."""
+    placed = (await flow_reads.placed(store, tenant_id, [found.key])).get(found.key)
+    top = await jobs.get(store, placed.top_job, tenant_id) if placed else None
+    facts, here = await _known(store, found, top, tenant_id)
+    told = None
+    if placed is not None and found.state not in FINAL and found.task in (WAIT, SIGNAL):  # nobody executes it yet
+        opened = await inside.look(store, placed.key, facts.job, tenant_id=tenant_id)
+        if opened is not None and placed.name is not None:
+            own = await inside.node(store, opened, placed.name, placed.place, tenant_id=tenant_id)
+            told = reasons_for_node(opened.facts, own.node, here.now)
+    told = reasons_for_run(facts, here.now) if told is None else told
+    if placed is not None:
+        name = placed.shown(found.spec.node if found.spec else None)
+        told = ordered([*of_its_run(told, placed.key.id, name), part_of(placed.key.id, placed.job, name)])
+    made = _explained(facts, None, found, found.key.job_id, found.key.scheduled_for, here.now, told)
+    return replace(made, next_at=None, placed=placed)
+
+
+async def _top(store: Store, found: Run, tenant_id: int) -> Job | None:
+    """The job of a run; of the run of a node, the job at the top."""
+    if found.cause != Cause.WORKFLOW:
+        return await jobs.get(store, found.key.job_id, tenant_id)
+    placed = (await flow_reads.placed(store, tenant_id, [found.key])).get(found.key)
+    return await jobs.get(store, placed.top_job, tenant_id) if placed else None
+
+
+async def _known(store: Store, found: Run, job: Job | None, tenant_id: int) -> tuple[Facts, Around]:
+    here = await reasons.around(store, found.key.job_id, found.key, tenant_id)
+    facts = replace(
+        _facts(here, job, found),
+        circuit=await _circuit(store, job, found, tenant_id),
+        flow=await _flow(store, job, found, tenant_id),
+    )
+    return facts, here
+
+
+async def _flow(store: Store, job: Job | None, found: Run | None, tenant_id: int) -> Flow | None:
+    """A workflow run whose nodes are under way, from inside."""
+    if found is None or not found.blocked & NODES:
+        return None
+    opened = await inside.look(store, found.key, _member(job) if job else None, tenant_id=tenant_id)
+    return opened.facts if opened else None
 
 
 async def why(store: Store, job_id: UUID, time: str | None = None, *, tenant_id: int) -> Explained:
@@ -69,7 +153,11 @@ async def why(store: Store, job_id: UUID, time: str | None = None, *, tenant_id:
     found = await runs.get(store, key, tenant_id) if key else None
     waiting = key if found is not None and found.state not in FINAL else None
     here = await reasons.around(store, job_id, waiting, tenant_id)
-    facts = replace(_facts(here, job, found), circuit=await _circuit(store, job, found, tenant_id))
+    facts = replace(
+        _facts(here, job, found),
+        circuit=await _circuit(store, job, found, tenant_id),
+        flow=await _flow(store, job, found, tenant_id),
+    )
     return _explained(facts, job, found, job_id, None, here.now, reasons_for_job(facts, here.now))
 
 
@@ -85,7 +173,7 @@ async def _at(store: Store, job: Job, at: datetime, tenant_id: int) -> Explained
     if found is None and again is not None:  # the schedule's own is not there, but a backfill's is
         found = await runs.get(store, again, tenant_id)
     here = await reasons.around(store, job.job_id, found.key if found else None, tenant_id)
-    facts = _facts(here, job, found, then)
+    facts = replace(_facts(here, job, found, then), flow=await _flow(store, job, found, tenant_id))
     at = found.key.scheduled_for if found else at
     told = reasons_for_occurrence(facts, at, here.now, asked)
     return _explained(facts, job, found, job.job_id, at, here.now, told)

@@ -6,28 +6,40 @@ Its id chooses the shard, so ids are drawn until one fits.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from uuid import UUID
+from typing import Final
+from uuid import UUID, SafeUUID
 
-from uuid_utils.compat import uuid7
+from uuid_utils import uuid7
 
 from bellringer.errors import InvalidInput
 from bellringer.jobs import Definition, shard_of
 from bellringer.store.names import Names
 
+_NUMBER, _SAFE = (vars(UUID)[name].__set__ for name in ("int", "is_safe"))
+_UNKNOWN: Final = SafeUUID.unknown
+
 
 async def new_id(names: Names, definition: Definition) -> UUID:
     """An id for a new job, in its home; where there is no such region, any: judging refuses the job."""
     if definition.region is None:
-        return uuid7()
+        return _drawn()
     shards, homes = await names.shards(), await names.homes([definition.region])
     fitting = homes.get(definition.region)
-    while shard_of(job_id := uuid7(), shards) not in (fitting or range(shards)):
+    while shard_of(job_id := _drawn(), shards) not in (fitting or range(shards)):
         pass
     return job_id
 
 
 async def new_ids(names: Names, definitions: Iterable[Definition]) -> list[UUID]:
-    return [await new_id(names, definition) for definition in definitions]
+    return [_drawn() if d.region is None else await new_id(names, d) for d in definitions]
+
+
+def _drawn() -> UUID:
+    """By its slots: what the library does to give such an id takes three times as long as to draw it."""
+    made = object.__new__(UUID)
+    _NUMBER(made, uuid7().int)
+    _SAFE(made, _UNKNOWN)
+    return made
 
 
 async def homeless(names: Names, definitions: Iterable[Definition]) -> Mapping[str | None, InvalidInput]:

@@ -8,9 +8,11 @@ from dataclasses import replace
 from datetime import datetime
 
 from bellringer.errors import InvalidInput
-from bellringer.jobs import Definition, check_name
+from bellringer.jobs import WORKFLOW, Definition, check_name
+from bellringer.lifecycle import versions
 from bellringer.lifecycle.homes import homeless
 from bellringer.lifecycle.rows import Judged, alike
+from bellringer.lifecycle.versions import Seen
 from bellringer.payload import check_payload
 from bellringer.schedule import Calendar, Schedule, resolved, seeded
 from bellringer.store import calendars
@@ -30,17 +32,18 @@ async def weigh(
     """Each definition as it would be stored, with what was worked out on the way, or what is wrong with it."""
     current = await calendars.current(store, tenant_id, (s for d in definitions for s in d.schedules))
     limit = await names.payload_limit(tenant_id)
-    good: set[Hashable] = set()  # of these only names and arguments are left to check
+    good: dict[Hashable, int] = {}  # of these only names and arguments are left to check; a number is soon found again
 
     def judged(d: Definition) -> Judged | InvalidInput:
-        kind = alike(d)
+        likeness = alike(d)
+        kind: Hashable = good.get(likeness)
         try:
-            if kind in good:
+            if kind is not None:
                 stored = d.named()
             else:
                 stored = stored_as(d, current, f"{tenant_id}:{check_name(d.name)}").checked(now, known)
                 if stored.schedules is d.schedules:  # and not made for this name
-                    good.add(kind)
+                    kind = good[likeness] = len(good)
                 else:
                     kind = alike(stored)
             arguments = check_payload({"args": list(d.args), "kwargs": dict(d.kwargs)}, pointer="", limit=limit)
@@ -48,11 +51,15 @@ async def weigh(
             return error
         return Judged(stored, kind, arguments)
 
-    outcomes = []
+    outcomes: list[Judged | InvalidInput] = []
+    graphs: dict[int, Seen] = {}
     for place, definition in enumerate(definitions):
         if place % 50 == 49:
             await asyncio.sleep(0)  # thousands take a while: others have their turn meanwhile
-        outcomes.append(judged(definition))
+        versioned: Definition | InvalidInput = definition
+        if definition.task == WORKFLOW:
+            versioned = await _versioned(store, names, definition, tenant_id, graphs)
+        outcomes.append(versioned if isinstance(versioned, InvalidInput) else judged(versioned))
     unknown = await names.unknown_pools({j.definition.pool for j in outcomes if isinstance(j, Judged)})
     nowhere = await homeless(names, (j.definition for j in outcomes if isinstance(j, Judged)))
     if not unknown and not nowhere:
@@ -61,6 +68,15 @@ async def weigh(
         unknown.get(j.definition.pool) or nowhere.get(j.definition.region) or j if isinstance(j, Judged) else j
         for j in outcomes
     ]
+
+
+async def _versioned(
+    store: Store, names: Names, d: Definition, tenant_id: int, graphs: dict[int, Seen]
+) -> Definition | InvalidInput:
+    try:
+        return await versions.versioned(store, names, d, tenant_id=tenant_id, seen=graphs)
+    except InvalidInput as error:
+        return error
 
 
 def stored_as(d: Definition, known: Mapping[str, Calendar], seed: str) -> Definition:

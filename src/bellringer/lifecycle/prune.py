@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from bellringer.store import audit, egress, history, leases, operations, usage, webhooks, workers
+from bellringer.store import audit, egress, flows, history, leases, operations, usage, webhooks, workers
 from bellringer.store.pool import Store
 
 
@@ -39,6 +39,7 @@ async def prune(store: Store, now: datetime, retention: Retention) -> int:
     await usage.forget(store, now - retention.usage)
     await leases.forget(store)
     await operations.forget(store, now - retention.operations)
+    await flows.forget(store, now - retention.runs)
     horizon = (now - retention.runs).date()
     return await history.drop_days(store, [day for day in await history.days(store) if day < horizon])
 

@@ -12,6 +12,7 @@ import msgspec
 
 from bellringer.errors import Conflict, InvalidInput, NotFound, Unavailable
 from bellringer.jobs import Definition, check_name
+from bellringer.lifecycle import versions
 from bellringer.lifecycle.homes import check_homes, new_id, new_ids
 from bellringer.lifecycle.judging import stored_as, weigh
 from bellringer.lifecycle.rows import Judged, Row, judged_of, rows_of, spec_of, written
@@ -35,7 +36,7 @@ _COMPARED: Final = (
 )  # fmt: skip
 _ALIKE: Final = (
     "name", "task", "schedules", "pool", "priority", "catchup", "limit", "jitter", "late_after", "starts_at", "ends_at",
-    "enabled", "owner", "tags", "once_at", "delay", "expected_duration", "routed",
+    "enabled", "owner", "tags", "once_at", "delay", "expected_duration", "routed", "nodes",
 )  # fmt: skip
 
 
@@ -91,7 +92,7 @@ async def declare(
     Several processes of one program declare the same jobs when they start together; who comes second finds nothing
     left to do.
     """
-    wanted = {check_name(d.name): d for d in await as_stored(store, definitions, tenant_id=tenant_id)}
+    wanted = {check_name(d.name): d for d in await as_stored(store, names, definitions, tenant_id=tenant_id)}
     if len({name.casefold() for name in wanted}) < len(definitions):
         raise InvalidInput("two of the definitions have the same name", pointer="/name", code="name_taken")
     for _ in range(TRIES):
@@ -175,8 +176,11 @@ def is_same(job: Job, definition: Definition) -> bool:
     return same and job.name == check_name(definition.name) and job.spec == wanted
 
 
-async def as_stored(store: Store, definitions: Sequence[Definition], *, tenant_id: int) -> list[Definition]:
-    """Definitions with schedules as they are stored: a calendar by its present content, an `H` by the job's name."""
+async def as_stored(
+    store: Store, names: Names, definitions: Sequence[Definition], *, tenant_id: int
+) -> list[Definition]:
+    """Definitions as they are stored: calendars by their present content, `H` by the job's name, graphs by number."""
+    definitions = [await versions.versioned(store, names, d, tenant_id=tenant_id) for d in definitions]
     known = await calendars.current(store, tenant_id, (s for d in definitions for s in d.schedules))
     return [stored_as(d, known, f"{tenant_id}:{check_name(d.name)}") for d in definitions]
 
@@ -291,27 +295,13 @@ async def _put(
         except Stale:
             asof = None
             continue
-        return _taken(checked, rows, instants, since)
+        return Readied(fresh=checked, rows=rows, document=document, instants=instants).taken(since)
     raise _busy()
-
-
-def _taken(
-    checked: Sequence[tuple[UUID, int, Judged]], rows: Sequence[Row], instants: Instants, since: datetime
-) -> list[Written]:
-    return [
-        Written(
-            registered=Registered(job_id=job_id, revision=revision + 1, active_since=since),
-            definition=judged.definition,
-            row=row,
-            first=instants.first,
-        )
-        for (job_id, revision, judged), row in zip(checked, rows, strict=True)
-    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readied:
-    """Jobs that are to be created by `jobs.register`, and soon: else the instants are stale."""
+    """Jobs that are to be written by `jobs.register`, and soon: else the instants are stale."""
 
     fresh: Sequence[tuple[UUID, int, Judged]]
     rows: Sequence[Row]
@@ -319,12 +309,21 @@ class Readied:
     instants: Instants
 
     def taken(self, since: datetime) -> list[Written]:
-        return _taken(self.fresh, self.rows, self.instants, since)
+        return [
+            Written(
+                registered=Registered(job_id=job_id, revision=revision + 1, active_since=since),
+                definition=judged.definition,
+                row=row,
+                first=self.instants.first,
+            )
+            for (job_id, revision, judged), row in zip(self.fresh, self.rows, strict=True)
+        ]
 
 
 async def readied(store: Store, names: Names, checked: Sequence[Judged], *, tenant_id: int, asof: datetime) -> Readied:
     """All that comes before jobs are created."""
-    fresh = [(await new_id(names, judged.definition), 0, judged) for judged in checked]
+    ids = await new_ids(names, (judged.definition for judged in checked))
+    fresh = [(job_id, 0, judged) for job_id, judged in zip(ids, checked, strict=True)]
     rows = await rows_of(names, fresh, tenant_id)
     instants = await _instants(store, names, {n for row in rows for n in row.common["schedule_ids"]}, asof)
     return Readied(fresh=fresh, rows=rows, document=written(rows), instants=instants)

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 
 from bellringer.errors import Conflict, NotFound
-from bellringer.jobs import check_others
+from bellringer.jobs import WORKFLOW, check_others
+from bellringer.lifecycle import versions
 from bellringer.payload import check_payload
 from bellringer.runs import RunKey, Spec
 from bellringer.store import runs, tenants
@@ -30,6 +31,10 @@ async def replay(
         raise NotFound("there is no such run")
     check_others(run.task, args, kwargs)
     was = run.spec or Spec()
+    if was.node is not None:
+        raise Conflict("this is the run of a node", hint="retry the node: `bellringer workflows retry RUN NODE`")
+    if run.task == WORKFLOW and was.graph is None:
+        raise Conflict("the job of this run is no workflow any more", hint="trigger the job as it is now")
     spec = msgspec.structs.replace(
         was,
         args=list(args) if args is not None else was.args,
@@ -37,6 +42,7 @@ async def replay(
     )
     limit = await tenants.payload_limit(store, tenant_id)
     check_payload({"args": spec.args, "kwargs": spec.kwargs}, limit=limit)
+    await versions.check_params(store, spec, tenant_id=tenant_id)
     slot, state = await runs.replay(store, key, tenant_id, spec, reason)
     if slot is not None:
         return RunKey(key.job_id, key.scheduled_for, slot)

@@ -38,7 +38,7 @@ class Judged(NamedTuple):
     """A definition as it would be stored, and what was worked out to judge it."""
 
     definition: Definition
-    kind: Hashable  # see `alike`
+    kind: Hashable  # the same for those that are alike, of one judging
     arguments: bytes  # as JSON
 
 
@@ -103,9 +103,8 @@ def _joined(arguments: bytes, terms: bytes) -> bytes:
 def _terms(d: Definition) -> bytes:
     """What a spec says beside the arguments."""
     spec = d.spec()
-    return msgspec.json.encode(
-        {"timeout": spec.timeout, "heartbeat": spec.heartbeat, "retry": spec.retry, "delivery": d.delivery.value}
-    )
+    terms = {"timeout": spec.timeout, "heartbeat": spec.heartbeat, "retry": spec.retry, "delivery": d.delivery.value}
+    return msgspec.json.encode(terms if d.graph is None else {**terms, "graph": d.graph})
 
 
 def alike(d: Definition) -> Hashable:
@@ -113,7 +112,7 @@ def alike(d: Definition) -> Hashable:
     return (
         d.task, d.pool, id(d.schedules), d.priority, d.timeout, d.heartbeat, id(d.retry), d.delivery, d.misfire,
         id(d.catchup), d.overlap, d.max_concurrency, d.jitter, d.late_after, d.starts_at, d.ends_at, d.enabled,
-        d.owner, id(d.tags), id(d.limit), d.expected_duration, d.routed,
+        d.owner, id(d.tags), id(d.limit), d.expected_duration, d.routed, d.graph,
     )  # fmt: skip
 
 

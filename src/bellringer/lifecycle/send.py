@@ -13,6 +13,7 @@ from uuid_utils.compat import uuid7
 
 from bellringer.errors import InvalidInput, NotFound
 from bellringer.jobs import DEFAULT_POOL, DEFAULT_PRIORITY, Definition, check_others, shard_of
+from bellringer.lifecycle import versions
 from bellringer.payload import LIMIT, check_payload
 from bellringer.policies import Delivery, Retry
 from bellringer.runs import Cause, RunKey, Spec
@@ -98,10 +99,10 @@ async def trigger(
 ) -> RunKey:
     """Run a job now, by hand, whatever its schedule says; other arguments hold for this run alone."""
     spec: Spec | None = None
+    job = await jobs.get(store, job_id, tenant_id)
+    if job is None:
+        raise NotFound("there is no such job")
     if args is not None or kwargs is not None:
-        job = await jobs.get(store, job_id, tenant_id)
-        if job is None:
-            raise NotFound("there is no such job")
         check_others(job.task, args, kwargs)
         spec = msgspec.structs.replace(
             job.spec,
@@ -110,6 +111,7 @@ async def trigger(
         )
         limit = await tenants.payload_limit(store, tenant_id)
         check_payload({"args": spec.args, "kwargs": spec.kwargs}, limit=limit)
+    await versions.check_params(store, spec or job.spec, tenant_id=tenant_id)  # a workflow may want params of each run
     now = await store.now()
     await history.ensure_days(store, {now.date(), (now + timedelta(days=1)).date()})
     key = await runs.trigger(store, job_id, tenant_id, spec)

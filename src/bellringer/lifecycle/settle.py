@@ -23,12 +23,12 @@ _GOOD = judge(Ending(outcome=Outcome.OK), 1, Retry(), "")
 
 def decide(claimed: Claimed, ending: Ending, ended_at: float | None = None) -> Settled:
     """Judge one ending by the run's own policies."""
-    if ending.outcome is Outcome.OK and ending.snooze is None and ending.discard is None:
-        return Settled(claimed.key, claimed.attempt, ending, _GOOD, None, ended_at)
     spec = claimed.spec
+    if ending.outcome is Outcome.OK and ending.snooze is None and ending.discard is None and not ending.opened:
+        return Settled(claimed.key, claimed.attempt, ending, _GOOD, None, ended_at, spec.flows)
     verdict = judge(ending, claimed.spent, retry_of(spec), spec.delivery, claimed.lost)
     mark = fingerprint(ending) if verdict.ends_as is State.DEAD else None
-    return Settled(claimed.key, claimed.attempt, ending, verdict, mark, ended_at)
+    return Settled(claimed.key, claimed.attempt, ending, verdict, mark, ended_at, spec.flows)
 
 
 async def settle(store: Store, worker_id: int, batch: Sequence[Settled], moment: float | None = None) -> int:

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from bellringer.clock import Clock
 from bellringer.lifecycle import prune as pruning
+from bellringer.lifecycle.flow import stop_flows
 from bellringer.lifecycle.prune import Retention
 from bellringer.lifecycle.reap import reap
 from bellringer.lifecycle.register import resume
@@ -67,9 +68,9 @@ class Steward:
         self._looked = await queue.free_orphans(self._store, self._looked or (EPOCH, UUID(int=0)), 5_000)
 
     async def decide(self) -> None:
-        """Overlapping runs whose time has come, and runs whose freeze is over, go their way."""
+        """What overlaps and is due, what a freeze has held, and workflows that are to stop go their way."""
         freed = await queue.decide(self._store, DECISIONS) + await queue.thaw(self._store, DECISIONS)
-        if freed:
+        if freed + await stop_flows(self._store):
             await self._wakeups.send(WORK, self._now().isoformat())
             await self._wakeups.send(CANCELS, "")
 

@@ -20,10 +20,15 @@ select looked, noted, recovered from bellringer.recover($1)
 -- name: running
 -- Runs that were claimed before $1 and are not told of yet, of workers that were heard of within $3: what a silent one
 -- holds is lost rather than slow. There are at most as many as workers have slots; where that
--- is more than $2, every pass looks at others, so that those that always take long hide none.
-select q.job_id, q.scheduled_for, q.slot, q.attempt, q.claimed_at from queue q
-join workers w on w.worker_id = q.worker_id and w.state in ('live', 'draining') and w.seen_at > clock_timestamp() - $3::interval
-where q.worker_id is not null and q.claimed_at < $1 and q.revision is not null
+-- is more than $2, every pass looks at others, so that those that always take long hide none. A workflow run takes as long as all
+-- its nodes, and nobody holds it meanwhile; the runs of its nodes have no job, and nothing is usual for them.
+select q.job_id, q.scheduled_for, q.slot, q.attempt, q.claimed_at from (
+  select q.* from queue q
+  join workers w on w.worker_id = q.worker_id and w.state in ('live', 'draining') and w.seen_at > clock_timestamp() - $3::interval
+  where q.worker_id is not null
+  union all
+  select q.* from queue q where q.blocked & 128 = 128) q
+where q.claimed_at < $1 and q.revision is not null
   and not exists (select 1 from events e where e.job_id = q.job_id and e.scheduled_for = q.scheduled_for and e.slot = q.slot
                     and e.attempt = q.attempt and e.kind = 'slow')
 order by random() limit $2

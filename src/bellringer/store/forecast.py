@@ -13,6 +13,8 @@ from bellringer.store.queries import load
 _SQL = load("forecast")
 AGE: Final = timedelta(minutes=1)  # how old a count may grow before it is made anew
 FEW: Final = 10 * 1024 * 1024  # bytes of members, about 100,000: they are counted while somebody waits
+FIRST: Final = 5_000  # jobs that are looked at while somebody waits, where all are too many and were never counted
+MOST_LEFT_OUT: Final = 50_000  # jobs beyond those that are told of
 MOST_SIZES: Final = 20_000
 MOST_TIMERS: Final = 2_000  # of each shard
 
@@ -52,17 +54,23 @@ async def recount(store: Store, shards: Sequence[int], age: timedelta = AGE) -> 
 
 
 async def sizes(store: Store, tenant_id: int) -> Sizes:
-    """The crowds of a tenant: of a small installation as they are now, of a large one as they were counted last."""
+    """The crowds of a tenant: of a small installation as they are now, of a large one as they were counted last, and,
+    before its schedulers have come to all shards for the first time, those of the tenant's first jobs."""
     state = await store.pool.fetchrow(_SQL.state, FEW)
     assert state is not None
-    counts = state["small"] or state["counted_at"] is None
-    rows = await store.pool.fetch(_SQL.counted if counts else _SQL.kept, tenant_id, MOST_SIZES)
+    counted_at: datetime = state["now"]
+    if state["small"]:
+        rows = await store.pool.fetch(_SQL.counted, tenant_id, MOST_SIZES)
+    elif state["counted_at"] is None:
+        rows = await store.pool.fetch(_SQL.first, tenant_id, MOST_SIZES, FIRST, MOST_LEFT_OUT)
+    else:
+        rows, counted_at = await store.pool.fetch(_SQL.kept, tenant_id, MOST_SIZES), state["counted_at"]
     found = [
         Size(schedule_id=number, pool=pool, members=members, jittered=jittered, jitter=timedelta(milliseconds=by))
         for number, pool, members, jittered, by, _ in rows
     ]
     total = rows[0]["total"] if rows else 0
-    return Sizes(sizes=found, total=total, counted_at=state["now"] if counts else state["counted_at"])
+    return Sizes(sizes=found, total=total, counted_at=counted_at)
 
 
 async def timers(store: Store, tenant_id: int, start: datetime, end: datetime) -> Timers:

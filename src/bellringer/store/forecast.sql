@@ -27,6 +27,20 @@ select m.schedule_id, p.name as pool, m.members, m.jittered, m.jitter_ms, sum(m.
   from cohort_sizes where tenant_id = $1 group by 1, 2) m
 join pools p on p.pool_id = m.pool_id order by m.crowd desc, m.schedule_id limit $2
 
+-- name: first
+-- In a large installation that nobody has counted yet: the members of the tenant's first $3 jobs. Of the others, $4 at most are in
+-- the total, so that they are told to be left out.
+select m.schedule_id, p.name as pool, m.members, m.jittered, m.jitter_ms, sum(m.members) over ()::bigint + (
+  select count(*) from (select 1 from jobs j where j.tenant_id = $1 and j.deleted_at is null order by j.job_id offset $3 limit $4) j) as total
+from (
+  select m.schedule_id, m.pool_id, count(*) as members, count(*) filter (where m.jitter_ms > 0) as jittered, max(m.jitter_ms) as jitter_ms,
+         sum(count(*)) over (partition by m.schedule_id) as crowd
+  from (select * from jobs j where j.tenant_id = $1 and j.deleted_at is null order by j.job_id limit $3) j
+  cross join unnest(j.schedule_ids) i (schedule_id)
+  cross join lateral (
+    select * from members m where m.shard = j.shard and m.schedule_id = i.schedule_id and m.job_id = j.job_id offset 0) m group by 1, 2) m
+join pools p on p.pool_id = m.pool_id order by m.crowd desc, m.schedule_id limit $2
+
 -- name: timers
 -- The first $4 timers of each shard that have not been tried yet, by second; others' are read over, so the work is
 -- bounded whoever they belong to. `until` is where the first shard stopped early.

@@ -22,7 +22,7 @@ from bellringer.store.pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("jobs")
-MOST_SCANNED: Final = 20_000  # jobs that one page of a list looks at
+MOST_SCANNED: Final = 20_000  # jobs of a state that one page of a list looks at
 _ESCAPED: Final = re.compile(r"[\\%_]")
 _NOT_OF_A_JOB: Final = frozenset({"effective_at", "what", "who", "why"})
 _QUOTAS = {"jobs": "jobs", "fires_per_minute": "fires a minute, on average, by its schedules"}
@@ -99,6 +99,7 @@ class Job:
     expected_duration: timedelta | None
     routed: bool  # nobody named its pool
     learned_at: datetime | None  # since when its own runs have brought it to the pool for long ones
+    nodes: int  # of a workflow
 
     @property
     def next_fire(self) -> datetime | None:
@@ -115,6 +116,8 @@ class Job:
             schedules=self.schedules,
             args=spec.args,
             kwargs=spec.kwargs,
+            graph=spec.graph,
+            nodes=self.nodes,
             pool=self.pool,
             priority=self.priority,
             timeout=_length(spec.timeout),
@@ -202,7 +205,7 @@ async def get(store: Store, job_id: UUID, tenant_id: int) -> Job | None:
 
 
 async def some(store: Store, job_ids: Sequence[UUID], tenant_id: int) -> list[Job]:
-    """Those of these jobs that there are, in no order."""
+    """Those of these jobs that there are, in the order given."""
     return await _read(store, await store.pool.fetch(_SQL.get, job_ids, tenant_id))
 
 
@@ -248,26 +251,20 @@ async def listing(store: Store, tenant_id: int, after: UUID | None, most: int) -
 async def page(
     store: Store, tenant_id: int, wanted: JobFilter, *, by_name: bool = False, after: Position | None = None, most: int
 ) -> tuple[list[Job], Position | None]:
-    """The next jobs of a list. A page looks at MOST_SCANNED jobs; where it could not fill, answers where it came to."""
-    mark = (None, None) if after is None else (None, after[1]) if by_name else (after[0], None)
-    query = _SQL.page_by_name if by_name else _SQL.page_by_id
-    rows = await store.pool.fetch(query, tenant_id, *mark, *wanted.arguments(), most, MOST_SCANNED)
-    reached = None
-    if len(rows) < most:
-        query = _SQL.scanned_by_name if by_name else _SQL.scanned_by_id
-        row = await store.pool.fetchrow(query, tenant_id, *mark, MOST_SCANNED)
-        reached = None if row is None else (row["job_id"], row["name_key"])
-    ids = [row["job_id"] for row in rows]
-    return await _read(store, await store.pool.fetch(_SQL.list, ids, tenant_id, by_name)), reached
+    """The next jobs of a list. A page looks at MOST_SCANNED jobs of its state; where it could not fill, answers where
+    it came to."""
+    asked = (tenant_id, by_name, *(after or (None, None)), *wanted.arguments(), most, MOST_SCANNED)
+    rows = await store.pool.fetch(_SQL.page, *asked)
+    reached = next(((row["job_id"], row["name_key"]) for row in rows if row["is_stop"]), None)
+    return await some(store, [row["job_id"] for row in rows if not row["is_stop"]], tenant_id), reached
 
 
 async def count(store: Store, tenant_id: int, wanted: JobFilter, most: int) -> tuple[int, bool]:
     """How many jobs a filter lets through, up to `most`, and whether these are all."""
-    rows = await store.pool.fetch(_SQL.page_by_id, tenant_id, None, None, *wanted.arguments(), most + 1, MOST_SCANNED)
-    if len(rows) > most:
-        return most, False
-    beyond = await store.pool.fetchrow(_SQL.scanned_by_id, tenant_id, None, None, MOST_SCANNED)
-    return len(rows), beyond is None
+    asked = (tenant_id, False, None, None, *wanted.arguments(), most + 1, MOST_SCANNED)
+    rows = await store.pool.fetch(_SQL.page, *asked)
+    is_all = len(rows) <= most and not any(row["is_stop"] for row in rows)
+    return min(sum(not row["is_stop"] for row in rows), most), is_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

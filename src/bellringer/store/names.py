@@ -60,6 +60,10 @@ class Names:
         self._schedules: dict[int, Schedule] = {}
         self._rows: dict[Row, int] = {}
 
+    @property
+    def are_for_callers(self) -> bool:
+        return self._is_for_callers
+
     def for_callers(self) -> Names:
         """The same, for who is known only by a key: no new pools, and only so many new tasks."""
         bounded = copy(self)

@@ -81,6 +81,7 @@ class Try:
     ends_as: str | None
     started_at: datetime | None
     finished_at: datetime | None
+    is_node: bool = False  # of a workflow run: it has no time of its own, and no job
 
 
 async def sums(store: Store, tenant_id: int) -> Sums:

@@ -36,7 +36,7 @@ select to_timestamp(floor(extract(epoch from d.at) / $3::integer) * $3::integer)
 from bellringer.deaths_of($1, $2, $4) d (at) group by 1
 
 -- name: tries
-select job_id, scheduled_for, slot, task, jitter_by, attempt, outcome, ends_as, started_at, finished_at
+select job_id, scheduled_for, slot, task, jitter_by, attempt, outcome, ends_as, started_at, finished_at, is_node
 from bellringer.tries_of($1, $2, $3, $4)
 
 -- name: some_jobs

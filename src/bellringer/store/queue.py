@@ -49,6 +49,7 @@ class Settled(msgspec.Struct, frozen=True):
     verdict: Verdict
     fingerprint: str | None = None
     ended_at: float | None = None  # on the worker's monotonic clock
+    flows: bool = False  # it is part of a workflow: others may start by it
 
 
 class Walk(NamedTuple):
@@ -104,6 +105,7 @@ async def settle(store: Store, worker_id: int, batch: Sequence[Settled], moment:
         [None if s.ending.result is None else _JSON.encode(s.ending.result).decode() for s in batch],
         [s.verdict.reason for s in batch],
         [s.fingerprint for s in batch],
+        any(s.flows for s in batch),
     )
     return settled
 

@@ -7,7 +7,7 @@ select job_id, scheduled_for, slot, attempt, attempt_floor, task_id, tenant_id, 
 from bellringer.claim($1, $2, $3, $4, $5, $6, $7, $8)
 
 -- name: settle
-select bellringer.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+select bellringer.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
 
 -- name: give_back
 select bellringer.give_back($1, $2, $3, $4, $5)
@@ -58,6 +58,6 @@ select bellringer.rearm_orphans()
 -- name: depths
 select p.name as pool,
        count(*) filter (where q.worker_id is null and q.blocked & ~96 = 0 and q.available_at <= bellringer.now()) as ready,
-       count(*) filter (where q.worker_id is not null) as running,
-       count(*) filter (where q.blocked & ~96 <> 0) as blocked
+       count(*) filter (where q.worker_id is not null or q.blocked & 128 = 128) as running,
+       count(*) filter (where q.blocked & ~224 <> 0 and q.blocked & 128 = 0) as blocked
 from pools p left join (select * from queue limit 200000) q on q.pool_id = p.pool_id group by p.name order by p.name

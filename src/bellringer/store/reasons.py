@@ -122,20 +122,20 @@ async def then(store: Store, job_id: UUID, at: datetime, tenant_id: int) -> tupl
 def _member(definition: Mapping[str, Any]) -> Member:
     """A job as one of its revisions keeps it."""
     pause = None
-    if (paused_at := _instant(definition["paused_at"])) is not None:
+    if (paused_at := _instant(definition.get("paused_at"))) is not None:
         pause = Pause(
             at=paused_at,
-            by=definition["paused_by"],
-            why=definition["paused_reason"],
-            until=_instant(definition["paused_until"]),
+            by=definition.get("paused_by"),
+            why=definition.get("paused_reason"),
+            until=_instant(definition.get("paused_until")),
         )
     return Member(
         name=definition["name"],
         schedules=tuple(parse(document) for document in definition["schedules"]),
         enabled=definition["enabled"],
         pause=pause,
-        starts_at=_instant(definition["starts_at"]),
-        ends_at=_instant(definition["ends_at"]),
+        starts_at=_instant(definition.get("starts_at")),
+        ends_at=_instant(definition.get("ends_at")),
     )
 
 

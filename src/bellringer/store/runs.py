@@ -16,7 +16,10 @@ from bellringer.store.pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("runs")
-FREE = 32 | 64  # bits of `blocked` that hold nothing back: it is claimed by a way of its own, or was sent to a broker
+NODES = 128  # the bit of `blocked` of a workflow run whose nodes are under way
+FREE = (
+    32 | 64 | NODES
+)  # bits of `blocked` that hold nothing back: claimed by a way of its own, sent to a broker, under way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +230,7 @@ def _json(text: str | None) -> Any:
 
 def _state(row: asyncpg.Record) -> State:
     if row["available_at"] is not None:
-        if row["worker_id"] is not None:
+        if row["worker_id"] is not None or row["blocked"] & NODES:
             return State.RUNNING
         if row["blocked"] & ~FREE:
             return State.BLOCKED

@@ -21,12 +21,12 @@ order by job_id limit $7
 
 -- name: revisions
 -- The times of revisions never go back here: each is the beginning of a transaction, of which two may have crossed.
--- Only what changes the instants is taken from the definition: arguments may be large.
-select job_id, revision, since, until, definition ->> 'schedules' as schedules,
-       (definition ->> 'enabled')::boolean and definition ->> 'deleted_at' is null as lives, definition ->> 'paused_at' is not null as paused,
-       (definition ->> 'starts_at')::timestamptz as starts_at, (definition ->> 'ends_at')::timestamptz as ends_at
-from (select job_id, revision, definition, since, lead(since) over (partition by job_id order by revision) as until
-      from (select job_id, revision, definition, max(effective_at) over (partition by job_id order by revision) as since
+-- Only what changes the instants is taken: arguments may be large, and stand apart.
+select job_id, revision, since, until, common ->> 'schedules' as schedules,
+       (common ->> 'enabled')::boolean and common ->> 'deleted_at' is null as lives, common ->> 'paused_at' is not null as paused,
+       (common ->> 'starts_at')::timestamptz as starts_at, (common ->> 'ends_at')::timestamptz as ends_at
+from (select job_id, revision, common, since, lead(since) over (partition by job_id order by revision) as until
+      from (select job_id, revision, common, max(effective_at) over (partition by job_id order by revision) as since
             from job_revisions where job_id = any ($1::uuid[])) r) s
 where until is null or until > $2::timestamptz - interval '1 minute'
 order by job_id, revision

@@ -13,7 +13,7 @@ import msgspec
 from bellringer.errors import InvalidInput
 from bellringer.payload import scrub, to_plain
 from bellringer.runs import Ending, Outcome
-from bellringer.tasks import Discard, Failed, Snooze
+from bellringer.tasks import Discard, Failed, Opened, Snooze
 
 MESSAGE_LIMIT: Final = 4 * 1024
 TRACEBACK_LIMIT: Final = 16 * 1024
@@ -28,6 +28,8 @@ def returned(value: Any, *, limit: int, ran: float) -> Ending:
         return Ending(outcome=Outcome.OK, ran=ran)
     if isinstance(value, Snooze):
         return Ending(outcome=Outcome.OK, snooze=value.delay, ran=ran)
+    if isinstance(value, Opened):
+        return Ending(outcome=Outcome.OK, opened=True, ran=ran)
     if isinstance(value, Discard):
         return Ending(outcome=Outcome.OK, discard=clip(told(lambda: str(value.reason)), MESSAGE_LIMIT), ran=ran)
     try:

@@ -18,6 +18,7 @@ import msgspec
 from bellringer import faults
 from bellringer.clock import Clock, DatabaseClock
 from bellringer.lifecycle.claim import Seat
+from bellringer.lifecycle.fill import fill
 from bellringer.lifecycle.settle import decide
 from bellringer.loops import Wake, every, first_of
 from bellringer.policies import Delivery
@@ -26,11 +27,12 @@ from bellringer.store import history, queue, usage, workers
 from bellringer.store.names import Names, TaskDescription
 from bellringer.store.pool import FAILURES, RETRYABLE, Store
 from bellringer.store.queue import Claimed, Settled
-from bellringer.store.wakeups import CANCELS, WORK, hear, read_instant
+from bellringer.store.wakeups import CANCELS, WORK, Wakeups, hear, read_instant
 from bellringer.store.workers import Introduction
 from bellringer.strikes import Strikes
 from bellringer.tasks import Registry, Task
 from bellringer.telemetry import CLAIM_SECONDS, CLAIMS, START_LATENESS, log, one_of
+from bellringer.worker.builtin import WithBuiltIns
 from bellringer.worker.executor import Executor
 from bellringer.worker.meter import Meter
 from bellringer.worker.seats import Seats
@@ -69,14 +71,14 @@ class Worker:
     ) -> None:
         self._store = store
         self._source = source or Claims(store)
-        self._registry = registry
+        self._registry = WithBuiltIns(registry)
         self._clock = clock
         self._time = DatabaseClock(clock)
         self._settings = settings
         self._names = Names(store)
         self._lines: deque[LogLine] = deque()  # handlers' threads append to it
         self._executor = Executor(
-            registry,
+            self._registry,
             threads=settings.threads,
             processes=settings.processes,
             target=settings.target,
@@ -84,7 +86,9 @@ class Worker:
             database_now=self._time.now,
             log=self._lines.append,
         )
-        self._settler = Settler(store, clock, self._strike_again)
+        self._settler = Settler(store, clock, self._strike_again, self._go_on)
+        self._wakeups = Wakeups(store, clock)
+        self._others_wake = Wake()
         self._strikes = Strikes()
         self._meter = Meter()
         self._tiers = Tiers(store, list(settings.pools))
@@ -133,6 +137,7 @@ class Worker:
             every(1.0, self._cancel, name="cancel", wake=self._cancel_wake),
             every(0.25, self._report, name="report"),
             every(FRESH, self._tiers.read, name="tiers"),
+            every(60.0, self._tell_others, name="tell others", wake=self._others_wake),
             hear(self._store, self._clock, {WORK: self._hint, CANCELS: lambda _: self._cancel_wake.set()}),
         ]
 
@@ -181,6 +186,7 @@ class Worker:
             return False
         seat = Seat(worker_id=self.worker_id, pool_id=seats.pool_id, task_ids=list(self._tasks))
         taken, more = await self._source.take(seat, wanted, behind=seats.room_behind())
+        taken = await fill(self._store, taken)
         seats.behind += sum(claimed.behind for claimed in taken)
         CLAIM_SECONDS.observe(self._clock.monotonic() - started)
         if not taken:
@@ -255,6 +261,14 @@ class Worker:
     def _strike_again(self, settled: Settled) -> None:
         self._strikes.add(self._time.now() + (settled.verdict.wait or timedelta(0)))
         self._wake_all()
+
+    def _go_on(self) -> None:
+        """Nodes of workflows have ended, so others may be ready: here, or where other workers claim."""
+        self._wake_all()
+        self._others_wake.set()
+
+    async def _tell_others(self) -> None:
+        await self._wakeups.send(WORK)
 
     def _wake_all(self) -> None:
         for wake in self._wakes:

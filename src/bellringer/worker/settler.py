@@ -29,10 +29,17 @@ class Entry(msgspec.Struct, frozen=True):
 class Settler:
     """Endings wait here until the database has taken them; a database that is away is waited for."""
 
-    def __init__(self, store: Store, clock: Clock, put_back: Callable[[Settled], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        put_back: Callable[[Settled], None],
+        go_on: Callable[[], None],
+    ) -> None:
         self._store = store
         self._clock = clock
         self._put_back = put_back
+        self._go_on = go_on
         self._waiting: list[Entry] = []
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -80,6 +87,8 @@ class Settler:
         if written < len(batch):
             STALE.labels("worker").inc(len(batch) - written)
             log.warning("reports came too late and were dropped", attempts=len(batch) - written)
+        if any(entry.settled.flows for entry in batch):
+            self._go_on()
         for entry in batch:
             account(entry.claimed, entry.task, entry.settled, entry.worker_id)
             if entry.settled.verdict.ends_as is None:

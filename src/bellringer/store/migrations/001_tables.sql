@@ -17,7 +17,7 @@ $$;
 create function told() returns integer language sql stable parallel safe as
 $$ select nullif(current_setting('bellringer.tenant', true), '')::integer $$;
 
--- For functions that pass the wall between tenants (security definer, see 022_walls): a connection that serves one tenant does
+-- For functions that pass the wall between tenants (security definer, see 023_walls): a connection that serves one tenant does
 -- nothing for another.
 create function own(p_tenant integer) returns boolean language plpgsql stable parallel safe as $$
 begin
@@ -136,9 +136,12 @@ create table job_revisions (
   what         text not null,                   -- created, changed, paused, resumed, deleted
   who          text not null,
   why          text,
-  definition   jsonb not null,
+  common       jsonb not null,                  -- its definition: what jobs that are alike share …
+  own          jsonb not null,                  -- … and what each of them has to itself
   primary key (job_id, revision)
 );
+-- Read as if it were a column. To join the two before they are written would be a sixth of the work of a bulk.
+create function definition(r job_revisions) returns jsonb language sql immutable parallel safe as $$ select r.common || r.own $$;
 
 -- Interned: all that changes the instants. Every column is filled, so equal schedules are one row.
 create table schedules (
@@ -315,7 +318,8 @@ $$ select array_agg(n::smallint) from generate_series(0, 127) n where n & p_bit 
 -- blocked is a set of bits, so that several reasons may hold a run at once: 1 its job is paused, 2 its predecessor is
 -- unfinished, 4 no live worker knows its task, 8 a freeze, 16 (with 2) what becomes of it is decided when its time comes,
 -- 32 it has a limit: such runs are claimed by a way of their own; 64 it was sent to a broker, and whoever gets the message takes
--- it: until then it counts as under way, so that quotas and limits hold, and whatever concerns unclaimed runs concerns it too.
+-- it: until then it counts as under way, so that quotas and limits hold, and whatever concerns unclaimed runs concerns it too; 128 it
+-- is a workflow run whose nodes are under way: it runs, though no worker holds it (see 022_workflows.sql).
 create table queue (
   job_id           uuid not null,
   scheduled_for    timestamptz not null,
@@ -346,10 +350,10 @@ create table queue (
         autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 100000);
 create index queue_ready on queue (pool_id, tenant_id, priority desc, available_at) where worker_id is null and blocked = 0;
 create index queue_held on queue (worker_id, tenant_id) where worker_id is not null;
-create index queue_blocked on queue (blocked, available_at) where blocked & ~96 <> 0;
+create index queue_blocked on queue (blocked, available_at) where blocked & ~224 <> 0;
 create index queue_waiting on queue (available_at, job_id) where blocked & 2 = 2;
 create index queue_limited on queue (pool_id, tenant_id, key_id, priority desc, available_at) where worker_id is null and blocked = 32;
-create index queue_keys on queue (key_id, job_id) where key_id is not null and (worker_id is not null or blocked & 64 = 64);
+create index queue_keys on queue (key_id, job_id) where key_id is not null and (worker_id is not null or blocked & 192 <> 0);
 create index queue_sent on queue (pool_id, tenant_id, sent_at) where worker_id is null and blocked & 64 = 64;
 create index queue_behind on queue (pool_id, available_at) where worker_id is null and blocked = 0 and priority < 0;
 create index queue_late on queue (late_at) where late_at is not null;

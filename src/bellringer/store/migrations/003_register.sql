@@ -213,8 +213,13 @@ begin
   on conflict do nothing;
 end $$;
 
-create function definition_of(j jobs) returns jsonb language sql stable as
-$$ select to_jsonb(j) - '{job_id, name_key, created_at, updated_at, revision}'::text[] $$;
+-- A definition, in its two parts. What is null is left out: that is half of the columns, in every revision of every job.
+create function common_of(j jobs) returns jsonb language sql stable as $$
+  select jsonb_object_agg(e.key, e.value)
+  from jsonb_each(to_jsonb(j) - '{job_id, name_key, created_at, updated_at, revision, shard, name, spec}'::text[]) e where e.value <> 'null'
+$$;
+create function own_of(j jobs) returns jsonb language sql stable as
+$$ select jsonb_build_object('shard', j.shard, 'name', j.name, 'spec', j.spec) $$;
 
 -- p_asof is what the caller's instants were computed from. Should the locks have taken so long that a hand may have
 -- passed beyond them, nothing is done and the caller computes anew.
@@ -314,19 +319,18 @@ begin
     update queue q set task_id = j.task_id, revision = j.revision, pool_id = j.pool_id,
            priority = case when q.priority < 0 then j.priority - 10 else j.priority end,
            blocked = q.blocked & case when j.overlap = 'allow' then ~82 else ~64 end
-    from jobs j where q.job_id = any (old) and j.job_id = q.job_id and q.spec is null and q.worker_id is null;
+    from jobs j where q.job_id = any (old) and j.job_id = q.job_id and q.spec is null and q.worker_id is null and q.blocked & 128 = 0;
     update queue q set key_id = j.key_id, cap = j.cap,     -- a limit holds for what is under way too: it counts, or comes back
            blocked = q.blocked & ~32 | case when j.key_id is null then 0 else 32 end
     from jobs j where q.job_id = any (old) and j.job_id = q.job_id and (q.key_id, q.cap) is distinct from (j.key_id, j.cap);
   end if;
 
   with kinds as materialized (                           -- of those that are alike, one is written out
-    select k.expected, k.jobs, f.definition from jsonb_to_recordset(p_jobs) k (expected integer, jobs jsonb)
+    select k.expected, k.jobs, f.common from jsonb_to_recordset(p_jobs) k (expected integer, jobs jsonb)
     cross join lateral (
-      select definition_of(j) - '{shard, name, spec}'::text[] as definition from jobs j
-      where j.job_id = (k.jobs #>> '{0,job_id}')::uuid offset 0) f)
-  insert into job_revisions (job_id, revision, effective_at, what, who, why, definition)
-  select n.job_id, k.expected + 1, t, case k.expected when 0 then 'created' else 'changed' end, p_who, p_why, k.definition || n.own
+      select common_of(j) as common from jobs j where j.job_id = (k.jobs #>> '{0,job_id}')::uuid offset 0) f)
+  insert into job_revisions (job_id, revision, effective_at, what, who, why, common, own)
+  select n.job_id, k.expected + 1, t, case k.expected when 0 then 'created' else 'changed' end, p_who, p_why, k.common, n.own
   from kinds k cross join lateral jsonb_to_recordset(k.jobs) n (job_id uuid, own jsonb);
   perform enter(ids, t, interval '1 minute', h_schedule, h_next, k_schedule, k_at);
   return t;
@@ -354,9 +358,11 @@ begin
                   revision = revision + 1, updated_at = t
   where job_id = p_job and tenant_id = p_tenant and deleted_at is null returning revision into r;
   if r is null then return null; end if;
-  update queue set blocked = blocked & ~64 | 1 where job_id = p_job and worker_id is null;
-  insert into job_revisions (job_id, revision, effective_at, what, who, why, definition)
-  select job_id, revision, t, 'paused', p_who, p_reason, definition_of(j) from jobs j where job_id = p_job;
+  update queue set blocked = blocked & ~64 | 1
+  where job_id = any (p_job || array(select f.flow_id from flows f where f.top_job = p_job and f.finished_at is null))
+    and worker_id is null and blocked & 128 = 0;
+  insert into job_revisions (job_id, revision, effective_at, what, who, why, common, own)
+  select job_id, revision, t, 'paused', p_who, p_reason, common_of(j), own_of(j) from jobs j where job_id = p_job;
   return r;
 end $$;
 
@@ -394,9 +400,10 @@ begin
                   revision = revision + 1, updated_at = t
   where job_id = p_job and tenant_id = p_tenant and deleted_at is null and paused_at is not null returning revision into r;
   if r is null then return null; end if;
-  update queue set blocked = blocked & ~1 where job_id = p_job and blocked & 1 = 1;
-  insert into job_revisions (job_id, revision, effective_at, what, who, definition)
-  select job_id, revision, t, 'resumed', p_who, definition_of(j) from jobs j where job_id = p_job;
+  update queue set blocked = blocked & ~1
+  where job_id = any (p_job || array(select f.flow_id from flows f where f.top_job = p_job and f.finished_at is null)) and blocked & 1 = 1;
+  insert into job_revisions (job_id, revision, effective_at, what, who, common, own)
+  select job_id, revision, t, 'resumed', p_who, common_of(j), own_of(j) from jobs j where job_id = p_job;
   perform enter(array[p_job], t, interval '0', h_schedule, h_next, k_schedule, k_at);
   return r;
 end $$;
@@ -419,7 +426,7 @@ begin
   where job_id = p_job and tenant_id = p_tenant and deleted_at is null returning revision into r;
   if r is null then return null; end if;
   with gone as (
-    delete from queue where job_id = p_job and worker_id is null returning *),
+    delete from queue where job_id = p_job and worker_id is null and blocked & 128 = 0 returning *),
   later as (
     delete from timers where job_id = p_job returning *)
   insert into attempts (job_id, scheduled_for, slot, attempt, tenant_id, revision, outcome, ends_as, finished_at, error)
@@ -427,7 +434,8 @@ begin
   from (select job_id, scheduled_for, slot, tenant_id, revision from gone
         union all select job_id, scheduled_for, slot, tenant_id, revision from later where attempt > 0) e
   on conflict do nothing;
-  insert into job_revisions (job_id, revision, effective_at, what, who, definition)
-  select job_id, revision, t, 'deleted', p_who, definition_of(j) from jobs j where job_id = p_job;
+  update queue set cancel_requested = true where job_id = p_job and blocked & 128 = 128;      -- the sweep stops its nodes
+  insert into job_revisions (job_id, revision, effective_at, what, who, common, own)
+  select job_id, revision, t, 'deleted', p_who, common_of(j), own_of(j) from jobs j where job_id = p_job;
   return r;
 end $$;

@@ -258,7 +258,7 @@ begin
   known as materialized (
     select d.job_id, d.scheduled_for, d.slot, d.due_at, d.shard, d.pool_id, d.priority, d.attempt, d.attempt_floor, d.tenant_id,
            coalesce(case when d.spec is null then j.task_id end, d.task_id) as task_id, d.revision, d.cause, d.rearms, d.spec,
-           case when j.paused_at is not null then 1 else 0 end | case when j.key_id is null then 0 else 32 end
+           case when j.paused_at is not null or d.cause = 'workflow' and is_paused(d.job_id) then 1 else 0 end | case when j.key_id is null then 0 else 32 end
              | case when d.cause = 'schedule' and d.attempt = 0 and frozen_until(d.job_id, d.tenant_id, d.due_at) is not null then 8 else 0 end
              | case when j.overlap <> 'allow' and exists (select 1 from queue q where q.job_id = d.job_id) then 2 else 0 end
              as held, j.key_id, j.cap, case when d.attempt = 0 then d.due_at + j.late_after end as late_at, tok.token,

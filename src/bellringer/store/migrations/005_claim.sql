@@ -104,11 +104,11 @@ begin
       exit when room <= 0;
       others := k.tenants > 1;
       continue when coalesce(served[k.place], 0) >= k.part or not pg_try_advisory_xact_lock(78, k.key_id);
-      select k.most - count(*) from queue r where r.key_id = k.key_id and (r.worker_id is not null or r.blocked & 64 = 64) into places;
+      select k.most - count(*) from queue r where r.key_id = k.key_id and (r.worker_id is not null or r.blocked & 192 <> 0) into places;
       if k.cap is not null then places := least(places, (places_of(array[k.tenant_id], array[k.cap]))[1]); end if;
       places := least(places, room, k.part - coalesce(served[k.place], 0));
       while places > 0 loop                              -- again, where the best were of jobs that have come to their own limit
-        spent := array(select r.job_id from queue r where r.key_id = k.key_id and (r.worker_id is not null or r.blocked & 64 = 64) and r.cap is not null
+        spent := array(select r.job_id from queue r where r.key_id = k.key_id and (r.worker_id is not null or r.blocked & 192 <> 0) and r.cap is not null
                        group by r.job_id having count(*) >= min(r.cap));
         return query
         with best as materialized (
@@ -121,7 +121,7 @@ begin
         picks as materialized (
           select b.tid from (select *, row_number() over (partition by job_id order by priority desc, available_at) as nth from best) b
           where b.cap is null or b.nth <= b.cap - (
-            select count(*) from queue r where r.key_id = k.key_id and r.job_id = b.job_id and (r.worker_id is not null or r.blocked & 64 = 64))),
+            select count(*) from queue r where r.key_id = k.key_id and r.job_id = b.job_id and (r.worker_id is not null or r.blocked & 192 <> 0))),
         taken as (
           update queue u set worker_id = p_worker, attempt = u.attempt + (p_worker is not null)::int,
                  claimed_at = case when p_worker is not null then bellringer.now() end,

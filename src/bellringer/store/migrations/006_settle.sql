@@ -77,17 +77,23 @@ end $$;
 -- e_ran is how long each attempt ran, e_ago how long ago it ended, by the worker's monotonic clock.
 -- e_ends is null for another attempt after e_wait seconds; near ones go back to the queue, far ones wait in timers,
 -- except where the next run of the job waits for this one: the tick looks for it in the queue alone.
+-- An e_ends of 'running' says that a workflow run is opened: it goes on without its worker. p_nodes: nodes of workflows, or workflow
+-- runs, are among them; others need not look.
 -- `worker_id + 0` hides the held index: the planner would read all rows of the worker for each row that ended.
 create function settle(p_worker integer, e_job uuid[], e_at timestamptz[], e_slot bigint[], e_attempt integer[],
                        e_outcome text[], e_ends text[], e_wait double precision[], e_counted boolean[], e_ran double precision[], e_ago double precision[],
-                       e_error text[], e_result text[], e_reason text[], e_fingerprint text[]) returns integer
+                       e_error text[], e_result text[], e_reason text[], e_fingerprint text[], p_nodes boolean default false) returns integer
 language plpgsql set search_path = bellringer, pg_temp
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 declare
   n_ended integer;
   n_again integer := 0;
   n_live  uuid[];
+  w_flow  uuid[];                                        -- nodes of workflows that have ended
+  w_node  bigint[];
+  w_state text[];
 begin
+  if p_nodes then perform lock_tops(e_job); end if;
   if array_position(e_ends, null) is not null then
     -- A pause or a deletion of these jobs comes before or after, not between. The rows are locked in key order, because
     -- two statements follow, and a reaper may be settling the same rows.
@@ -101,10 +107,10 @@ begin
     delete from queue q using unnest(e_job, e_at, e_slot, e_attempt, e_outcome, e_ends, e_ran, e_ago, e_error, e_result, e_reason, e_fingerprint)
       e (job_id, at, slot, attempt, outcome, ends, ran, ago, error, result, reason, fingerprint)
     where q.job_id = e.job_id and q.scheduled_for = e.at and q.slot = e.slot and q.worker_id + 0 = p_worker and q.attempt = e.attempt
-      and (e.ends is not null or q.cancel_requested
+      and (e.ends <> 'running' or q.cancel_requested
            or exists (select 1 from jobs j where j.job_id = q.job_id and j.deleted_at is not null))
     returning q.job_id, q.scheduled_for, q.slot, q.attempt, q.tenant_id, q.task_id, q.revision, q.rearms, q.cause, e.outcome,
-              coalesce(e.ends, 'cancelled') as ends, e.ran, e.ago, e.error, e.result, e.reason, e.fingerprint),
+              coalesce(nullif(e.ends, 'running'), 'cancelled') as ends, e.ran, e.ago, e.error, e.result, e.reason, e.fingerprint),
   written as (
     insert into attempts (job_id, scheduled_for, slot, started_at, finished_at, tenant_id, worker_id, revision, attempt, outcome,
                           ends_as, error, result)
@@ -115,12 +121,12 @@ begin
   died as (
     insert into dead_letters (job_id, scheduled_for, slot, tenant_id, task_id, attempt, died_at, reason, error, fingerprint)
     select job_id, scheduled_for, slot, tenant_id, task_id, attempt, bellringer.now(), reason, error::jsonb, fingerprint
-    from ended where ends = 'dead' on conflict do nothing),
+    from ended where ends = 'dead' and cause <> 'workflow' on conflict do nothing),
   told as (                                              -- what carries an event is no event itself, or it would never end
     insert into events (at, tenant_id, kind, job_id, scheduled_for, slot, attempt, data)
     select bellringer.now(), tenant_id, 'dead', job_id, scheduled_for, slot, attempt,
            jsonb_build_object('reason', reason, 'error', error::jsonb ->> 'type')
-    from ended where ends = 'dead' and cause <> 'webhook' on conflict do nothing),
+    from ended where ends = 'dead' and cause not in ('webhook', 'workflow') on conflict do nothing),
   armed as (
     insert into timers (job_id, scheduled_for, slot, due_at, shard, pool_id, priority, tenant_id, task_id, revision, cause, rearms)
     select j.job_id, bellringer.now() + j.delay, 0, bellringer.now() + j.delay, j.shard, j.pool_id, j.priority, j.tenant_id, j.task_id,
@@ -129,7 +135,10 @@ begin
     where e.rearms and j.delay is not null and j.enabled and j.paused_at is null and j.deleted_at is null
       and (j.ends_at is null or j.ends_at >= bellringer.now() + j.delay)
     on conflict do nothing)
-  select count(*), array_agg(job_id) filter (where cause not in ('catchup', 'backfill')) from ended into n_ended, n_live;
+  select count(*), array_agg(job_id) filter (where cause not in ('catchup', 'backfill', 'workflow')),
+         array_agg(job_id) filter (where cause = 'workflow'), array_agg(slot) filter (where cause = 'workflow'),
+         array_agg(ends) filter (where cause = 'workflow')
+  from ended into n_ended, n_live, w_flow, w_node, w_state;
 
   if array_position(e_ends, null) is not null then
     with given as materialized (
@@ -142,7 +151,7 @@ begin
              attempt_floor = q.attempt_floor + (not e.counted)::int,
              task_id = coalesce((select j.task_id from jobs j where j.job_id = q.job_id and q.spec is null), q.task_id),
              blocked = case when exists (select 1 from jobs j where j.job_id = q.job_id and j.paused_at is not null)
-                            then q.blocked | 1 else q.blocked end
+                              or q.cause = 'workflow' and is_paused(q.job_id) then q.blocked | 1 else q.blocked end
       from given e
       where q.job_id = e.job_id and q.scheduled_for = e.at and q.slot = e.slot and q.worker_id + 0 = p_worker and q.attempt = e.attempt
         and not e.far
@@ -179,6 +188,12 @@ begin
     select count(*) from written into n_again;
   end if;
   if n_ended > 0 then perform free(e_job, n_live); end if;
+  if p_nodes and 'running' = any (e_ends) then
+    n_again := n_again + (
+      select open_flows(p_worker, array_agg(e.job_id), array_agg(e.at), array_agg(e.slot), array_agg(e.attempt))
+      from unnest(e_job, e_at, e_slot, e_attempt, e_ends) e (job_id, at, slot, attempt, ends) where e.ends = 'running');
+  end if;
+  if w_flow is not null then perform advance(w_flow, w_node, w_state); end if;
   return n_ended + n_again;
 end $$;
 
@@ -192,7 +207,10 @@ declare
   n_ended integer;
   n_armed integer;
   n_live  uuid[];
+  w_flow  uuid[];
+  w_node  bigint[];
 begin
+  perform lock_tops(e_job);
   perform 1 from jobs j where j.job_id = any (e_job) order by j.job_id for share;
   perform 1 from unnest(e_job, e_at, e_slot) e (job_id, at, slot)
   join queue q on q.job_id = e.job_id and q.scheduled_for = e.at and q.slot = e.slot
@@ -201,7 +219,7 @@ begin
   update queue q set worker_id = null, claimed_at = null, attempt = q.attempt - 1,
          task_id = coalesce((select j.task_id from jobs j where j.job_id = q.job_id and q.spec is null), q.task_id),
          blocked = case when exists (select 1 from jobs j where j.job_id = q.job_id and j.paused_at is not null)
-                        then q.blocked | 1 else q.blocked end
+                          or q.cause = 'workflow' and is_paused(q.job_id) then q.blocked | 1 else q.blocked end
   from unnest(e_job, e_at, e_slot, e_attempt) e (job_id, at, slot, attempt)
   where q.job_id = e.job_id and q.scheduled_for = e.at and q.slot = e.slot and q.worker_id + 0 = p_worker and q.attempt = e.attempt
     and not q.cancel_requested
@@ -217,8 +235,12 @@ begin
     select job_id, scheduled_for, slot, 0, bellringer.now(), tenant_id, revision, 'cancelled', 'cancelled',
            '{"reason": "cancelled before it was started"}'::jsonb
     from gone on conflict do nothing)
-  select count(*), count(rearm(job_id)) filter (where rearms), array_agg(job_id) filter (where cause not in ('catchup', 'backfill'))
-  from gone into n_ended, n_armed, n_live;
+  select count(*), count(rearm(job_id)) filter (where rearms), array_agg(job_id) filter (where cause not in ('catchup', 'backfill', 'workflow')),
+         array_agg(job_id) filter (where cause = 'workflow'), array_agg(slot) filter (where cause = 'workflow')
+  from gone into n_ended, n_armed, n_live, w_flow, w_node;
   if n_ended > 0 then perform free(e_job, n_live); end if;
+  if w_flow is not null then
+    perform advance(w_flow, w_node, array_fill('cancelled'::text, array[cardinality(w_flow)]));
+  end if;
   return n_back + n_ended;
 end $$;

@@ -67,6 +67,7 @@ declare
   m timers;
 begin
   perform own(p_tenant);
+  perform lock_tops(array[p_job]) where exists (select 1 from flows f where f.flow_id = p_job);
   for look in 1..2 loop          -- twice, because a timer that rings meanwhile is in the queue afterwards
     -- Locked first, then judged: a settle may be bringing the row back right now.
     select * into q from queue where job_id = p_job and scheduled_for = p_at and slot = p_slot and tenant_id = p_tenant for update;
@@ -74,7 +75,7 @@ begin
     delete from timers where job_id = p_job and scheduled_for = p_at and slot = p_slot and tenant_id = p_tenant returning * into m;
     exit when m.job_id is not null;
   end loop;
-  if q.worker_id is not null then
+  if q.worker_id is not null or q.blocked & 128 = 128 then     -- the nodes of a workflow run are stopped by whoever asked, or by the sweep
     update queue set cancel_requested = true where job_id = p_job and scheduled_for = p_at and slot = p_slot;
     perform note(p_tenant, 'run.cancelled', 'run', run_target(p_job, p_at, p_slot), jsonb_build_object('reason', p_reason, 'state', 'running'));
     return 'running';
@@ -94,7 +95,8 @@ begin
           jsonb_build_object('reason', p_reason))
   on conflict do nothing;
   if coalesce(q.rearms, m.rearms) then perform rearm(p_job); end if;
-  perform free(array[p_job], case when coalesce(q.cause, m.cause) not in ('catchup', 'backfill') then array[p_job] else '{}' end);
+  perform free(array[p_job], case when coalesce(q.cause, m.cause) not in ('catchup', 'backfill', 'workflow') then array[p_job] else '{}' end);
+  if coalesce(q.cause, m.cause) = 'workflow' then perform advance(array[p_job], array[p_slot], array['cancelled']); end if;
   perform note(p_tenant, 'run.cancelled', 'run', run_target(p_job, p_at, p_slot), jsonb_build_object('reason', p_reason, 'state', 'cancelled'));
   return 'cancelled';
 end $$;
@@ -103,16 +105,26 @@ end $$;
 create function redrive(p_tenant integer, e_job uuid[], e_at timestamptz[], e_slot bigint[]) returns integer
 language plpgsql security definer set search_path = bellringer, pg_temp set lock_timeout = '5s' as $$
 declare
-  jobs uuid[];                                           -- of this tenant
-  n    integer;
+  jobs   uuid[];                                         -- of this tenant
+  n      integer;
+  f      record;
+  opened integer := 0;
 begin
   perform own(p_tenant);
+  for f in                                               -- of a workflow run, the nodes that did not go well
+    select w.* from unnest(e_job, e_at, e_slot) e (job_id, at, slot) join flows w on w.flow_id = flow_of(e.job_id, e.at, e.slot)
+    join dead_letters d on d.job_id = e.job_id and d.scheduled_for = e.at and d.slot = e.slot
+    where w.tenant_id = p_tenant and d.tenant_id = p_tenant order by w.flow_id
+  loop
+    opened := opened + (retry_nodes(p_tenant, f.job_id, f.scheduled_for, f.slot, null, null) is null)::integer;
+  end loop;
   jobs := array(select distinct d.job_id from unnest(e_job, e_at, e_slot) e (job_id, at, slot) join dead_letters d
                 on d.job_id = e.job_id and d.scheduled_for = e.at and d.slot = e.slot where d.tenant_id = p_tenant);
   perform lock_shards_shared(jobs, '{}');                -- a tick, a pause or a deletion comes before or after, not between
   with revived as (
     delete from dead_letters d using unnest(e_job, e_at, e_slot) e (job_id, at, slot)
-    where d.job_id = e.job_id and d.scheduled_for = e.at and d.slot = e.slot and d.tenant_id = p_tenant returning d.*),
+    where d.job_id = e.job_id and d.scheduled_for = e.at and d.slot = e.slot and d.tenant_id = p_tenant
+      and not exists (select 1 from flows w where w.flow_id = flow_of(e.job_id, e.at, e.slot)) returning d.*),
   noted as (
     insert into audit (at, tenant_id, who, origin, request_id, action, kind, target, after)
     select bellringer.now(), p_tenant, a.who, a.origin, a.request_id, 'run.redriven', 'run', run_target(v.job_id, v.scheduled_for, v.slot),
@@ -131,7 +143,7 @@ begin
   on conflict do nothing;
   get diagnostics n = row_count;
   perform free(jobs, '{}');                              -- what it was to wait for may have ended meanwhile
-  return n;
+  return n + opened;
 end $$;
 
 -- Discard: the runs stay dead, and nobody is to look after them any more.

@@ -35,7 +35,7 @@ begin
     join pools p on w.pools ? p.name where w.state = 'live'),
   familiar as materialized (
     select q.ctid from queue q
-    where q.blocked = any (bits(4)) and q.blocked & ~96 <> 0 and exists (select 1 from known k where k.pool_id = q.pool_id and k.task_id = q.task_id)
+    where q.blocked = any (bits(4)) and q.blocked & ~224 <> 0 and exists (select 1 from known k where k.pool_id = q.pool_id and k.task_id = q.task_id)
     limit p_most for update skip locked)
   update queue set blocked = blocked & ~4 where ctid = any (array(select ctid from familiar));
   get diagnostics n = row_count;
@@ -95,7 +95,7 @@ begin
       select exists (select 1 from queue o where o.job_id = q.job_id and is_before(o, q)) as preceded,
              exists (select 1 from queue o where o.job_id = q.job_id and is_before(o, q)
                        and o.cause not in ('catchup', 'backfill')) as live) b
-    where q.blocked = any (bits(16)) and q.blocked & ~96 <> 0 and q.available_at <= bellringer.now() and q.worker_id is null
+    where q.blocked = any (bits(16)) and q.blocked & ~224 <> 0 and q.available_at <= bellringer.now() and q.worker_id is null
     order by q.available_at, q.job_id limit p_most for update of q skip locked
   loop
     n := n + 1;
@@ -149,7 +149,7 @@ begin
     order by q.scheduled_for, q.slot for update skip locked
   loop
     seen := seen + 1;
-    if before.worker_id is not null then
+    if before.worker_id is not null or before.blocked & 128 = 128 then
       update queue set cancel_requested = true
       where job_id = p_job and scheduled_for = before.scheduled_for and slot = before.slot and not cancel_requested;
     else
@@ -193,7 +193,7 @@ declare
 begin
   with cold as materialized (
     select q.ctid as tid, q.job_id, q.cause, frozen_until(q.job_id, q.tenant_id, bellringer.now()) as til from queue q
-    where q.blocked = any (bits(8)) and q.blocked & ~96 <> 0 and q.available_at <= bellringer.now()
+    where q.blocked = any (bits(8)) and q.blocked & ~224 <> 0 and q.available_at <= bellringer.now()
     limit p_most for update skip locked),
   held as (
     update queue q set available_at = c.til + coalesce((
@@ -215,5 +215,5 @@ begin
   perform own(p_tenant);
   update queue q set available_at = greatest(bellringer.now(), q.scheduled_for
            + coalesce((select j.jitter_by from jobs j where j.job_id = q.job_id and q.cause = 'schedule'), interval '0'))
-  where q.blocked = any (bits(8)) and q.blocked & ~96 <> 0 and q.tenant_id + 0 = p_tenant and q.available_at > bellringer.now();
+  where q.blocked = any (bits(8)) and q.blocked & ~224 <> 0 and q.tenant_id + 0 = p_tenant and q.available_at > bellringer.now();
 end $$;

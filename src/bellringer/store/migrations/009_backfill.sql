@@ -194,7 +194,7 @@ begin
   perform cancel(w.job_id, w.scheduled_for, w.slot, w.tenant_id, coalesce(p_why, p_reason)) from (
     select q.job_id, q.scheduled_for, q.slot, q.tenant_id from queue q
     where q.job_id = b.job_id and q.scheduled_for >= b.from_at and q.scheduled_for < b.to_at and q.slot = slot_of(b)
-      and q.cause = b.cause and q.worker_id is null
+      and q.cause = b.cause and q.worker_id is null and q.blocked & 128 = 0
     union all
     select t.job_id, t.scheduled_for, t.slot, t.tenant_id from timers t
     where t.job_id = b.job_id and t.scheduled_for >= b.from_at and t.scheduled_for < b.to_at and t.slot = slot_of(b)

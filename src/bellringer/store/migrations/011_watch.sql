@@ -132,8 +132,8 @@ begin
   perform 1 from queue where job_id = p_job order by job_id, scheduled_for, slot for update;
   update queue set pool_id = p_pool, revision = j.revision, blocked = blocked & ~64
   where job_id = p_job and spec is null and worker_id is null;
-  insert into job_revisions (job_id, revision, effective_at, what, who, why, definition)
-  values (p_job, j.revision, t, 'changed', p_who, p_why, definition_of(j));
+  insert into job_revisions (job_id, revision, effective_at, what, who, why, common, own)
+  values (p_job, j.revision, t, 'changed', p_who, p_why, common_of(j), own_of(j));
   return j.revision;
 end $$;
 

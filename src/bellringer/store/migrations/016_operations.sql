@@ -31,7 +31,7 @@ create function pool_named(p_name text) returns smallint language sql stable set
 $$ select coalesce((select pool_id from pools where name = p_name), case when p_name is not null then -1::smallint end) $$;
 
 create function queue_state(q queue) returns text language sql immutable parallel safe as $$
-  select case when q.worker_id is not null then 'running' when q.blocked & ~96 <> 0 then 'blocked'
+  select case when q.worker_id is not null or q.blocked & 128 = 128 then 'running' when q.blocked & ~224 <> 0 then 'blocked'
               when q.attempt > 0 then 'retrying' else 'queued' end
 $$;
 
@@ -121,6 +121,9 @@ begin
   from tail t left join seen s on s.nth = t.nth left join kept k on true order by k.nth;
 end $$;
 
+-- Workflow runs whose nodes are under way: they run, though no worker holds them.
+create index queue_opened on queue (tenant_id, job_id) where blocked & 128 = 128;
+
 -- Unfinished runs, from the queue, as long as it holds no more than p_scan rows; `scanned` beyond that says that it holds more.
 create function list_queue(p_tenant integer, p_filter jsonb, b_at timestamptz, b_shard smallint, b_job uuid, b_slot bigint,
                            p_scan integer, p_most integer)
@@ -137,6 +140,9 @@ begin
   with seen as materialized (
     (select q.job_id, q.scheduled_for, q.slot, q.shard, q.task_id, q.pool_id, q.cause, q.tenant_id, queue_state(q) as state from queue q
      where f.states = '{running}' and q.worker_id is not null order by q.worker_id limit p_scan + 1)
+    union all
+    (select q.job_id, q.scheduled_for, q.slot, q.shard, q.task_id, q.pool_id, q.cause, q.tenant_id, 'running' from queue q
+     where f.states = '{running}' and q.blocked & 128 = 128 and q.tenant_id = p_tenant order by q.job_id limit p_scan + 1)
     union all
     (select q.job_id, q.scheduled_for, q.slot, q.shard, q.task_id, q.pool_id, q.cause, q.tenant_id, queue_state(q) from queue q
      where f.states <> '{running}' order by q.job_id limit p_scan + 1)

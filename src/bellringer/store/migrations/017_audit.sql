@@ -19,7 +19,7 @@ create index idempotency_keys_old on idempotency_keys (made_at);
 -- Every change: by whom, from where, by which request, and what was there before and after; written by the change itself. What a
 -- job was is in its revisions (this one and the one before), and not copied here.
 create table audit (
-  audit_id   bigint generated always as identity primary key,
+  audit_id   bigint generated always as identity,
   tx         xid8 not null default pg_current_xact_id(),
   at         timestamptz not null,
   tenant_id  integer not null,                  -- 0: of the whole installation
@@ -31,10 +31,10 @@ create table audit (
   target     text not null,
   revision   integer,                           -- of a job
   before     jsonb,
-  after      jsonb
+  after      jsonb,
+  primary key (tx, audit_id)                    -- the order in which they are sealed
 );
 create index audit_newest on audit (tenant_id, audit_id);
-create index audit_in_order on audit (tx, audit_id);
 
 -- Each seal is a hash over the seal before it and the rows up to a position, so nothing before it can change unseen.
 create table audit_seals (
@@ -70,14 +70,20 @@ $$ select p_job || ' ' || (extract(epoch from p_at) * 1000000)::bigint || ' ' ||
 -- share a statement, the connection was told of each of them by its job.
 create function audit_revisions() returns trigger language plpgsql security definer set search_path = bellringer, pg_temp as $$
 declare
-  told   jsonb := nullif(current_setting('bellringer.actor', true), '')::jsonb;
-  shared boolean := coalesce(told ? 'each', false);
+  told jsonb := nullif(current_setting('bellringer.actor', true), '')::jsonb;
 begin
+  if told ? 'each' then
+    insert into audit (at, tenant_id, who, origin, request_id, action, kind, target, revision)
+    select bellringer.now(), (n.common ->> 'tenant_id')::integer, coalesce(a.actor ->> 'who', n.who), a.actor ->> 'origin',
+           a.actor ->> 'request_id', 'job.' || n.what, 'job', n.job_id, n.revision
+    from added n cross join lateral (select coalesce(told -> 'each' -> n.job_id::text, told) as actor) a;
+    return null;
+  end if;
+  with a as materialized (select * from actor())         -- read once, not for each of thousands
   insert into audit (at, tenant_id, who, origin, request_id, action, kind, target, revision)
-  select bellringer.now(), coalesce((n.definition ->> 'tenant_id')::integer, 0), coalesce(a.actor ->> 'who', n.who),
-         a.actor ->> 'origin', a.actor ->> 'request_id', 'job.' || n.what, 'job', n.job_id, n.revision
-  from added n
-  cross join lateral (select case when shared then coalesce(told -> 'each' -> n.job_id::text, told) else told end as actor) a;
+  select bellringer.now(), (n.common ->> 'tenant_id')::integer, coalesce(a.who, n.who), a.origin, a.request_id, 'job.' || n.what, 'job',
+         n.job_id, n.revision
+  from a cross join added n;
   return null;
 end $$;
 create trigger audited after insert on job_revisions referencing new table as added

@@ -3,7 +3,115 @@
 set local search_path to bellringer;
 
 create index troubles_of_tenant on troubles (tenant_id, kind, since);
-create index jobs_resting on jobs (tenant_id) where paused_at is not null and deleted_at is null;
+create index troubles_by_job on troubles (tenant_id, kind, job_id);
+create index jobs_resting on jobs (tenant_id, job_id) where paused_at is not null and deleted_at is null;
+create index jobs_resting_by_name on jobs (tenant_id, name_key) where paused_at is not null and deleted_at is null;
+create index jobs_disabled on jobs (tenant_id, job_id) where not enabled and deleted_at is null;
+create index jobs_disabled_by_name on jobs (tenant_id, name_key) where not enabled and deleted_at is null;
+
+-- Where lists of jobs come from: the next p_most jobs of a state, in the order of the list, by an index that holds no others. These
+-- three have no settings and are not plpgsql, so that they become parts of the statement that asks: it knows the state when it is
+-- planned, and of the branches one is left. A job that was deleted may still be in trouble; it counts as looked at.
+create function in_trouble(p_tenant integer, p_state text, p_after uuid, p_most bigint) returns table (job_id uuid) language sql stable as $$
+  (select k.job_id from bellringer.troubles k
+   where p_state = 'failing' and k.tenant_id = p_tenant and k.kind = 'dead' and (p_after is null or k.job_id > p_after) order by k.job_id)
+  union all
+  (select k.job_id from bellringer.troubles k
+   where p_state = 'late' and k.tenant_id = p_tenant and k.kind = 'late' and (p_after is null or k.job_id > p_after) order by k.job_id)
+  union all
+  (select k.job_id from bellringer.troubles k
+   where p_state = 'late' and k.tenant_id = p_tenant and k.kind = 'missed' and (p_after is null or k.job_id > p_after) order by k.job_id)
+  order by job_id limit p_most
+$$;
+
+create function jobs_by_id(p_tenant integer, p_state text, p_after uuid, p_most bigint) returns setof jobs language sql stable as $$
+  (select * from bellringer.jobs j
+   where (p_state is null or p_state = 'enabled')
+     and j.tenant_id = p_tenant and j.deleted_at is null and (p_after is null or j.job_id > p_after) order by j.job_id limit p_most)
+  union all
+  (select * from bellringer.jobs j
+   where p_state = 'paused' and j.paused_at is not null
+     and j.tenant_id = p_tenant and j.deleted_at is null and (p_after is null or j.job_id > p_after) order by j.job_id limit p_most)
+  union all
+  (select * from bellringer.jobs j
+   where p_state = 'disabled' and not j.enabled
+     and j.tenant_id = p_tenant and j.deleted_at is null and (p_after is null or j.job_id > p_after) order by j.job_id limit p_most)
+  union all
+  (select j.* from bellringer.in_trouble(p_tenant, p_state, p_after, p_most) k
+   join lateral (select * from bellringer.jobs j where j.job_id = k.job_id offset 0) j on j.job_id = k.job_id
+   where p_state in ('late', 'failing') and j.tenant_id = p_tenant order by j.job_id limit p_most)
+$$;
+
+-- By their names those in trouble are sorted, where they are few. Where they are many, all jobs are walked by name: one in trouble is
+-- never far then.
+create function jobs_by_name(p_tenant integer, p_state text, p_after text, p_most bigint) returns setof jobs language sql stable as $$
+  (select * from bellringer.jobs j
+   where (p_state is null or p_state = 'enabled' or (p_state in ('late', 'failing')
+            and (select count(*) from bellringer.in_trouble(p_tenant, p_state, null, p_most / 4 + 1)) > p_most / 4))
+     and j.tenant_id = p_tenant and j.deleted_at is null and (p_after is null or j.name_key > p_after) order by j.name_key limit p_most)
+  union all
+  (select * from bellringer.jobs j
+   where p_state = 'paused' and j.paused_at is not null
+     and j.tenant_id = p_tenant and j.deleted_at is null and (p_after is null or j.name_key > p_after) order by j.name_key limit p_most)
+  union all
+  (select * from bellringer.jobs j
+   where p_state = 'disabled' and not j.enabled
+     and j.tenant_id = p_tenant and j.deleted_at is null and (p_after is null or j.name_key > p_after) order by j.name_key limit p_most)
+  union all
+  (select j.* from bellringer.in_trouble(p_tenant, p_state, null, p_most / 4) k
+   cross join lateral (select * from bellringer.jobs j where j.job_id = k.job_id offset 0) j
+   where p_state in ('late', 'failing')
+     and (select count(*) from bellringer.in_trouble(p_tenant, p_state, null, p_most / 4 + 1)) <= p_most / 4
+     and j.tenant_id = p_tenant and j.deleted_at is null and (p_after is null or j.name_key > p_after) order by j.name_key limit p_most)
+$$;
+
+-- The next p_most jobs that a filter lets through, among the next p_scan of its state by their ids or names. Where those are fewer, a
+-- last row says where it came to, if that was not the end.
+create function list_jobs(p_tenant integer, p_by_name boolean, b_job uuid, b_name text, p_q text, p_tag text, p_state text, p_pool text,
+                          p_task text, p_owner text, p_like text, p_most integer, p_scan integer)
+returns table (job_id uuid, name_key text, is_stop boolean)
+language plpgsql stable set search_path = bellringer, pg_temp
+set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
+#variable_conflict use_column
+declare
+  f_task integer := task_named(p_task);
+  f_pool smallint := pool_named(p_pool);
+  n      bigint;
+begin
+  if p_by_name then
+    return query
+    select s.job_id, s.name_key, false from jobs_by_name(p_tenant, p_state, b_name, p_scan) s
+    where (p_q is null or strpos(s.name_key, p_q) > 0) and (p_tag is null or s.tags @> array[p_tag])
+      and (p_state is null or p_state in ('late', 'failing')
+           or p_state = case when s.paused_at is not null then 'paused' when s.enabled then 'enabled' else 'disabled' end)
+      and (p_state is null or p_state not in ('late', 'failing') or exists (   -- the walk meets others
+             select 1 from troubles k where k.job_id = s.job_id and (k.kind = 'dead') = (p_state = 'failing') offset 0))
+      and (p_pool is null or s.pool_id = f_pool) and (p_task is null or s.task_id = f_task) and (p_owner is null or s.owner = p_owner)
+      and (p_like is null or s.name_key like p_like)
+    order by s.name_key limit p_most;
+  else
+    return query
+    select s.job_id, s.name_key, false from jobs_by_id(p_tenant, p_state, b_job, p_scan) s
+    where (p_q is null or strpos(s.name_key, p_q) > 0) and (p_tag is null or s.tags @> array[p_tag]) and s.deleted_at is null
+      and (p_state is null or p_state in ('late', 'failing')
+           or p_state = case when s.paused_at is not null then 'paused' when s.enabled then 'enabled' else 'disabled' end)
+      and (p_pool is null or s.pool_id = f_pool) and (p_task is null or s.task_id = f_task) and (p_owner is null or s.owner = p_owner)
+      and (p_like is null or s.name_key like p_like)
+    order by s.job_id limit p_most;
+  end if;
+  get diagnostics n = row_count;
+  if n < p_most and p_by_name then
+    return query
+    select j.job_id, j.name_key, true
+    from (select s.name_key from jobs_by_name(p_tenant, p_state, b_name, p_scan) s order by s.name_key offset p_scan - 1 limit 1) s
+    join jobs j on j.tenant_id = p_tenant and j.name_key = s.name_key and j.deleted_at is null;
+  elsif n < p_most then
+    return query
+    select j.job_id, j.name_key, true
+    from (select s.job_id from jobs_by_id(p_tenant, p_state, b_job, p_scan) s order by s.job_id offset p_scan - 1 limit 1) s
+    join jobs j on j.job_id = s.job_id;
+  end if;
+end $$;
 
 -- A number that a browser can hold exactly, and that differs where the text does.
 create function mark(p_text text) returns bigint language sql immutable parallel safe as
@@ -25,7 +133,8 @@ begin
     select mark(concat((select string_agg(concat(l.worker_id, l.state, l.asked), ' ') from live l), (
       select string_agg(concat(n.node_id, n.shards, n.waits_for), ' ') from (
         select * from nodes n where n.seen_at > clock_timestamp() - interval '30 s' limit 500) n))) as mark)
-  select t.tenant_id, mark(concat_ws(' ', born.at, born.many, ready.marks, held.many, held.since, held.progress, used.started, used.busy, ended.at)),
+  select t.tenant_id, mark(concat_ws(' ', born.at, born.many, ready.marks, held.many, held.since, held.progress, opened.many, opened.far, used.started,
+                                used.busy, ended.at)),
          coalesce(changed.audit_id, 0), mark(concat_ws(' ', letters.many, letters.died_at)), staff.mark, coalesce(told.event_id, 0)
   from unnest(p_tenants) t (tenant_id) cross join staff
   left join lateral (
@@ -44,6 +153,11 @@ begin
       select q.claimed_at, q.progress from live l cross join lateral (
         select * from queue q where q.worker_id = l.worker_id and q.tenant_id = t.tenant_id limit 100) q
       limit 2000) h) held on true
+  left join lateral (                                    -- a workflow run may go on, and end, without a worker
+    select count(*) as many, sum(hashtext(concat(f.busy, ' ', f.unfinished))) as far from (
+      select flow_of(q.job_id, q.scheduled_for, q.slot) as flow_id from queue q
+      where q.tenant_id = t.tenant_id and q.blocked & 128 = 128 order by q.job_id limit 200) o
+    cross join lateral (select f.busy, f.unfinished from flows f where f.flow_id = o.flow_id offset 0) f) opened on true
   left join lateral (
     select sum(u.started) as started, sum(u.busy_ms) as busy from usage u
     where u.tenant_id = t.tenant_id and u.minute >= bellringer.now() - interval '3 minutes') used on true
@@ -109,17 +223,18 @@ begin
   order by a.scheduled_for desc, a.slot desc, a.attempt desc limit p_most;
 end $$;
 
--- The attempts of a tenant's newest runs between two instants: one row for each, and one for a run that has none.
+-- The attempts of a tenant's newest runs between two instants: one row for each, and one for a run that has none. That theirs
+-- are the same instants leaves only the days that are meant.
 create function tries_of(p_tenant integer, p_from timestamptz, p_to timestamptz, p_most integer)
 returns table (job_id uuid, scheduled_for timestamptz, slot bigint, task text, jitter_by interval, attempt integer, outcome text, ends_as text,
-               started_at timestamptz, finished_at timestamptz)
+               started_at timestamptz, finished_at timestamptz, is_node boolean)
 language plpgsql stable set search_path = bellringer, pg_temp
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off set enable_sort = off as $$
 #variable_conflict use_column
 begin
   return query
   select r.job_id, r.scheduled_for, r.slot, t.name, case when r.cause = 'schedule' then j.jitter_by end, a.attempt, a.outcome::text,
-         a.ends_as::text, a.started_at, a.finished_at
+         a.ends_as::text, a.started_at, a.finished_at, r.cause = 'workflow'
   from (
     select r.job_id, r.scheduled_for, r.slot, r.task_id, r.cause from runs r
     where r.tenant_id = p_tenant and r.scheduled_for >= p_from and r.scheduled_for < p_to
@@ -128,27 +243,34 @@ begin
   left join lateral (select j.jitter_by from jobs j where j.job_id = r.job_id offset 0) j on true
   left join lateral (
     select * from attempts a
-    where a.job_id = r.job_id and a.scheduled_for = r.scheduled_for and a.slot = r.slot limit 10) a on true;
+    where a.job_id = r.job_id and a.scheduled_for = r.scheduled_for and a.slot = r.slot
+      and a.scheduled_for >= p_from and a.scheduled_for < p_to limit 10) a on true;
 end $$;
 
--- How many of a job's runs, and of them how many gave up, were scheduled for each of these days; p_most of a day are counted.
+create index attempts_dead on attempts (job_id, scheduled_for) where ends_as = 'dead';
+
+-- How many of a job's runs, and of them how many gave up, were scheduled for each of these days; p_most of a day are counted. Whose
+-- job it is is asked once, and not of each run: so the indexes alone are read.
 create function days_of(p_tenant integer, p_job uuid, p_days date[], p_most integer)
 returns table (day date, runs bigint, failed bigint)
-language plpgsql stable set search_path = bellringer, pg_temp
+language plpgsql stable security definer set search_path = bellringer, pg_temp
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_column
 begin
+  perform own(p_tenant);
   return query
-  select d.day, r.many, a.failed from unnest(p_days) u (day)
+  select d.day, r.many, a.failed
+  from (select j.job_id from jobs j where j.job_id = p_job and j.tenant_id + 0 = p_tenant offset 0) j cross join unnest(p_days) u (day)
   cross join lateral (select u.day, start_of(u.day) as start offset 0) d
   cross join lateral (
     select count(*) as many from (
-      select 1 from runs r where r.job_id = p_job and r.tenant_id + 0 = p_tenant and r.scheduled_for >= d.start
-        and r.scheduled_for < d.start + interval '1 day' limit p_most) r) r
+      select 1 from runs r
+      where r.job_id = p_job and r.scheduled_for >= d.start and r.scheduled_for < d.start + interval '1 day' limit p_most) r) r
   cross join lateral (
-    select count(*) filter (where a.ends_as = 'dead') as failed from (
-      select a.ends_as from attempts a where a.job_id = p_job and a.tenant_id + 0 = p_tenant and a.scheduled_for >= d.start
-        and a.scheduled_for < d.start + interval '1 day' limit p_most) a) a;
+    select count(*) as failed from (
+      select 1 from attempts a
+      where a.job_id = p_job and a.ends_as = 'dead' and a.scheduled_for >= d.start and a.scheduled_for < d.start + interval '1 day'
+      limit p_most) a) a;
 end $$;
 
 -- When the newest of a tenant's runs gave up, p_most of them. It passes the wall between tenants, behind which no index is asked by how

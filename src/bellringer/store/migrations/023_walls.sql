@@ -45,6 +45,10 @@ begin
                  when t.has_tenant then 'tenant_id = (select bellringer.told())' else case t.relname
       when 'job_revisions' then 'exists (select 1 from bellringer.jobs j where j.job_id = job_revisions.job_id offset 0)'
       when 'gaps' then 'exists (select 1 from bellringer.jobs j where j.job_id = gaps.job_id offset 0)'
+      when 'flow_nodes' then 'exists (select 1 from bellringer.flows f where f.flow_id = flow_nodes.flow_id offset 0)'
+      when 'graph_nodes' then 'exists (select 1 from bellringer.graphs g where g.graph_id = graph_nodes.graph_id offset 0)'
+      when 'graph_edges' then 'exists (select 1 from bellringer.graphs g where g.graph_id = graph_edges.graph_id offset 0)'
+      when 'signals' then 'exists (select 1 from bellringer.flows f where f.flow_id = signals.flow_id offset 0)'
       when 'days_off' then 'exists (select 1 from bellringer.calendars c where c.digest = days_off.digest offset 0)'
       when 'logs' then 'exists (select 1 from bellringer.runs r where r.job_id = logs.job_id '
                        'and r.scheduled_for = logs.scheduled_for and r.slot = logs.slot offset 0)' end end;

@@ -1,0 +1,344 @@
+"""Workflows on the real database: nodes start when those before them have ended, and the last one ends the run."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+from tests.lifecycle.conftest import Bench
+
+from bellringer.errors import Conflict, InvalidInput
+from bellringer.jobs import SIGNAL, WAIT, WORKFLOW
+from bellringer.lifecycle import flow, settle
+from bellringer.lifecycle.claim import Seat
+from bellringer.lifecycle.fill import fill
+from bellringer.runs import Ending, Outcome, RunKey, State
+from bellringer.store.queue import Claimed
+
+_STATES = """
+    select g.name || coalesce('[' || n.place || ']', '') as name,
+           n.state::text || coalesce(' ' || n.reason, '') as state
+    from flows f join flow_nodes n using (flow_id) join graph_nodes g on g.graph_id = f.graph_id and g.node = n.of
+    where f.flow_id = flow_of($1, $2, $3) order by n.node"""
+
+Act = Callable[[Claimed], Ending]
+Nodes = Sequence[Mapping[str, Any]]
+
+
+def ok(result: Any = None) -> Ending:
+    return Ending(outcome=Outcome.OK, result=result)
+
+
+def failed(*, final: bool = True) -> Ending:
+    error = {"type": "ValueError", "message": "no", "lineage": ["ValueError"]}
+    return Ending(outcome=Outcome.FAILED, error=error, final="for good" if final else None)
+
+
+class Play:
+    """One worker that executes nodes as a test says, and remembers what it executed."""
+
+    def __init__(self, bench: Bench, seat: Seat, acts: Mapping[str, Any]) -> None:
+        self.bench, self.seat, self.acts = bench, seat, acts
+        self.seen: list[tuple[str, dict[str, Any]]] = []
+
+    async def step(self, most: int = 100) -> int:
+        taken = await fill(self.bench.store, await self.bench.claim(self.seat, most))
+        names = await self.bench.names.task_names({c.task_id for c in taken})
+        batch = []
+        for claimed in taken:
+            ending = self._end(claimed, names[claimed.task_id])
+            batch.append(settle.decide(claimed, ending))
+        if batch:
+            assert await settle.settle(self.bench.store, self.seat.worker_id, batch) == len(batch)
+        return len(batch)
+
+    async def all(self) -> None:
+        for _ in range(200):
+            if not await self.step():
+                return
+        raise AssertionError("it never came to rest")
+
+    def _end(self, claimed: Claimed, task: str) -> Ending:
+        if task == WORKFLOW:
+            return Ending(outcome=Outcome.OK, opened=True)
+        if task == WAIT:
+            return ok()
+        name = claimed.spec.node or ""
+        self.seen.append((name, claimed.spec.kwargs))
+        act = self.acts.get(name, ok())
+        if task == SIGNAL and name not in self.acts:
+            return ok(claimed.spec.kwargs["default"]) if "default" in claimed.spec.kwargs else failed()
+        ending: Ending = act(claimed) if callable(act) else act
+        return ending
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, _ in self.seen]
+
+
+async def start(bench: Bench, nodes: Nodes, acts: Mapping[str, Any] | None = None, **more: Any) -> tuple[Play, RunKey]:
+    seat = await bench.seat("greet", WORKFLOW, WAIT, SIGNAL)
+    document = {
+        "nodes": [{"task": "greet", **n} if not {"wait", "signal", "workflow"} & n.keys() else n for n in nodes],
+        **more,
+    }
+    job_id = await bench.job("flow", task=WORKFLOW, workflow=document)
+    key = await bench.trigger(job_id)
+    return Play(bench, seat, acts or {}), key
+
+
+async def states(bench: Bench, key: RunKey) -> dict[str, str]:
+    rows = await bench.sql(
+        _STATES,
+        key.job_id, key.scheduled_for, key.slot,
+    )  # fmt: skip
+    return {row["name"]: row["state"] for row in rows}
+
+
+async def test_nodes_run_after_those_before_them_and_take_their_results(bench: Bench) -> None:
+    nodes: Nodes = [
+        {"name": "extract", "kwargs": {"limit": 3}},
+        {"name": "double", "takes": {"n": {"node": "extract", "path": ["n"]}}},
+        {"name": "load", "takes": {"all": {"node": "extract"}, "twice": {"node": "double"}}},
+    ]
+    acts = {"extract": ok({"n": 21}), "double": lambda c: ok(c.spec.kwargs["n"] * 2), "load": ok("done")}
+    play, key = await start(bench, nodes, acts, output="load")
+    assert await play.step() == 1  # opened
+    assert await bench.state(key) is State.RUNNING
+    assert await play.step() == 1
+    assert await states(bench, key) == {"extract": "succeeded", "double": "queued", "load": "blocked"}
+    await play.all()
+    assert play.seen == [("extract", {"limit": 3}), ("double", {"n": 21}), ("load", {"all": {"n": 21}, "twice": 42})]
+    run = await bench.run(key)
+    assert (run.state, run.result, run.attempt) == (State.SUCCEEDED, "done", 1)
+    assert await bench.value("select count(*) from queue") == 0
+    assert await bench.value("select (busy, unfinished)::text from flows") == "(0,0)"
+
+
+async def test_a_map_has_one_run_for_each_element_and_gathers_in_order(bench: Bench) -> None:
+    nodes: Nodes = [
+        {"name": "list"},
+        {
+            "name": "each",
+            "over": {"node": "list"},
+            "takes": {"x": {"item": True}, "i": {"index": True}},
+            "max_parallel": 2,
+        },
+        {"name": "sum", "takes": {"xs": {"node": "each"}}},
+    ]
+    acts = {"list": ok([5, 6, 7, 8, 9]), "each": lambda c: ok(c.spec.kwargs["x"] * 10 + c.spec.kwargs["i"])}
+    play, key = await start(bench, nodes, acts)
+    assert [await play.step() for _ in range(6)] == [1, 1, 2, 2, 1, 1]
+    assert play.seen[-1] == ("sum", {"xs": [50, 61, 72, 83, 94]})
+    assert await bench.state(key) is State.SUCCEEDED
+
+
+async def test_a_large_result_goes_by_reference(bench: Bench) -> None:
+    nodes: Nodes = [{"name": "big"}, {"name": "use", "takes": {"text": {"node": "big", "path": ["text"]}}}]
+    text = "".join(hashlib.sha256(str(n).encode()).hexdigest() for n in range(1_000))
+    play, _ = await start(bench, nodes, {"big": ok({"text": text})})
+    await play.step()
+    await play.step()
+    assert (await bench.sql("select spec ->> 'refs' from queue where blocked = 0"))[0][0] is not None
+    await play.all()
+    assert play.seen[-1] == ("use", {"text": text})
+
+
+async def test_a_failure_skips_what_comes_after_it_and_ends_the_run_dead(bench: Bench) -> None:
+    nodes: Nodes = [
+        {"name": "a"}, {"name": "b", "after": ["a"]}, {"name": "c", "after": ["b"]},
+        {"name": "clean", "after": ["c"], "when": "all_done"}, {"name": "other"},
+    ]  # fmt: skip
+    play, key = await start(bench, nodes, {"a": failed()})
+    await play.all()
+    assert await states(bench, key) == {
+        "a": "dead", "b": "skipped upstream", "c": "skipped upstream", "clean": "succeeded", "other": "succeeded",
+    }  # fmt: skip
+    run = await bench.run(key)
+    assert (run.state, run.reason) == (State.DEAD, "its node a failed")
+    assert await bench.value("select count(*) from dead_letters") == 1
+
+
+async def test_a_failure_that_is_dealt_with_does_not_fail_the_run(bench: Bench) -> None:
+    nodes: Nodes = [
+        {"name": "a"},
+        {"name": "b", "after": ["a"]},
+        {"name": "mend", "after": ["a"], "when": "one_failed"},
+    ]
+    play, key = await start(bench, nodes, {"a": failed()})
+    await play.all()
+    assert (await states(bench, key))["mend"] == "succeeded"
+    assert await bench.state(key) is State.SUCCEEDED
+
+
+async def test_a_branch_that_is_not_taken_is_passed_over(bench: Bench) -> None:
+    nodes: Nodes = [
+        {"name": "pick"},
+        {"name": "left", "after": [{"node": "pick", "is": "left"}]},
+        {"name": "right", "after": [{"node": "pick", "is": "right"}]},
+        {"name": "join", "after": ["left", "right"], "when": "none_failed"},
+    ]
+    play, key = await start(bench, nodes, {"pick": ok("right")})
+    await play.all()
+    assert await states(bench, key) == {
+        "pick": "succeeded", "left": "skipped condition", "right": "succeeded", "join": "succeeded",
+    }  # fmt: skip
+
+
+async def test_what_was_done_is_taken_back_in_reverse(bench: Bench) -> None:
+    nodes: Nodes = [
+        {"name": "hotel"}, {"name": "flight", "after": ["hotel"]}, {"name": "pay", "after": ["flight"]},
+        {"name": "no hotel", "undoes": "hotel", "takes": {"id": {"node": "hotel"}}},
+        {"name": "no flight", "undoes": "flight"}, {"name": "no pay", "undoes": "pay"},
+    ]  # fmt: skip
+    play, key = await start(bench, nodes, {"pay": failed(), "hotel": ok(7), "no flight": failed()})
+    await play.all()
+    assert play.names == ["hotel", "flight", "pay", "no flight", "no hotel"]
+    assert play.seen[-1][1] == {"id": 7}
+    assert (await states(bench, key))["no pay"] == "skipped not needed"
+    assert await bench.state(key) is State.DEAD
+
+
+async def test_a_wait_and_a_signal(bench: Bench) -> None:
+    nodes: Nodes = [
+        {"name": "pause", "wait": {"for": "2h"}},
+        {"name": "approve", "signal": {"timeout": "1d"}, "after": ["pause"]},
+        {"name": "go", "takes": {"by": {"node": "approve", "path": ["by"]}}},
+    ]
+    play, key = await start(bench, nodes)
+    await play.all()
+    await bench.pass_time(7200)
+    await bench.ring()
+    await play.all()
+    assert (await states(bench, key))["approve"] == "queued"
+    assert await flow.signal(bench.store, key, "approve", {"by": "ana"}, tenant_id=1)
+    await play.all()
+    assert play.seen == [("go", {"by": "ana"})]
+    assert await bench.state(key) is State.SUCCEEDED
+    assert await bench.value("select count(*) from timers") == 0
+
+
+async def test_a_signal_that_comes_early_is_kept_and_one_that_never_comes_fails(bench: Bench) -> None:
+    nodes: Nodes = [{"name": "a"}, {"name": "s", "signal": {"timeout": "1m"}, "after": ["a"]}]
+    play, key = await start(bench, nodes)
+    await play.step()
+    assert not await flow.signal(bench.store, key, "s", 1, tenant_id=1)
+    await play.all()
+    assert await bench.state(key) is State.SUCCEEDED
+    with pytest.raises(Conflict, match="nobody waits"):
+        await flow.signal(bench.store, key, "s", 1, tenant_id=1)
+
+
+async def test_a_signal_that_never_comes_fails_or_has_a_default(bench: Bench) -> None:
+    nodes: Nodes = [
+        {"name": "s", "signal": {"timeout": "5m"}}, {"name": "t", "signal": {"timeout": "5m", "default": {"value": 7}}},
+        {"name": "end", "takes": {"x": {"node": "t"}}},
+    ]  # fmt: skip
+    play, key = await start(bench, nodes)
+    await play.all()
+    await bench.pass_time(300)
+    await bench.ring()
+    await play.all()
+    assert await states(bench, key) == {"s": "dead", "t": "succeeded", "end": "succeeded"}
+    assert play.seen[-1] == ("end", {"x": 7})
+
+
+async def test_a_workflow_inside_of_another(bench: Bench) -> None:
+    inner = {
+        "params": {"n": {}},
+        "output": "twice",
+        "nodes": [{"name": "twice", "task": "greet", "takes": {"n": {"param": "n"}}}],
+    }
+    nodes: Nodes = [
+        {"name": "list"},
+        {"name": "subs", "workflow": inner, "over": {"node": "list"}, "takes": {"n": {"item": True}}},
+        {"name": "end", "takes": {"all": {"node": "subs"}}},
+    ]
+    play, key = await start(bench, nodes, {"list": ok([1, 2, 3]), "twice": lambda c: ok(c.spec.kwargs["n"] * 2)})
+    await play.all()
+    assert play.seen[-1] == ("end", {"all": [2, 4, 6]})
+    assert await bench.state(key) is State.SUCCEEDED
+
+
+async def test_failed_nodes_are_tried_again_with_what_comes_after_them(bench: Bench) -> None:
+    nodes: Nodes = [{"name": "a"}, {"name": "b", "after": ["a"]}, {"name": "c", "after": ["b"]}]
+    play, key = await start(bench, nodes, {"b": failed()})
+    await play.all()
+    assert await bench.state(key) is State.DEAD
+    play.acts, play.seen = {}, []
+    await flow.retry_nodes(bench.store, key, None, tenant_id=1)
+    assert await bench.state(key) is State.RUNNING
+    assert await bench.value("select count(*) from dead_letters") == 0
+    await play.all()
+    assert play.names == ["b", "c"]
+    run = await bench.run(key)
+    assert (run.state, run.attempt) == (State.SUCCEEDED, 2)
+    await flow.retry_nodes(bench.store, key, [("b", None)], tenant_id=1)
+    await play.all()
+    assert play.names == ["b", "c", "b", "c"]
+    assert await bench.value("select max(attempt) from attempts where slot = 2") == 3
+
+
+async def test_only_the_elements_that_failed_are_tried_again(bench: Bench) -> None:
+    nodes: Nodes = [
+        {"name": "m", "over": {"value": [1, 2, 3]}, "takes": {"x": {"item": True}}},
+        {"name": "end", "after": ["m"]},
+    ]
+    play, key = await start(bench, nodes, {"m": lambda c: failed() if c.spec.kwargs["x"] == 2 else ok()})
+    await play.all()
+    assert await bench.state(key) is State.DEAD
+    play.acts, play.seen = {}, []
+    await bench.redrive(key)
+    await play.all()
+    assert play.seen == [("m", {"x": 2}), ("end", {})]
+    assert await bench.state(key) is State.SUCCEEDED
+
+
+async def test_a_node_is_marked(bench: Bench) -> None:
+    nodes: Nodes = [{"name": "a"}, {"name": "b", "takes": {"x": {"node": "a"}}}]
+    play, key = await start(bench, nodes, {"a": failed()})
+    await play.all()
+    await flow.mark(bench.store, key, ("a", None), State.SUCCEEDED, tenant_id=1, result=5, reason="by hand")
+    await play.all()
+    assert play.seen[-1] == ("b", {"x": 5})
+    assert await bench.state(key) is State.SUCCEEDED
+
+
+async def test_a_cancel_stops_what_waits_and_asks_what_runs(bench: Bench) -> None:
+    nodes: Nodes = [
+        {"name": "a"},
+        {"name": "b", "after": ["a"]},
+        {"name": "w", "wait": {"for": "1d"}},
+        {"name": "s", "signal": {}},
+    ]
+    play, key = await start(bench, nodes)
+    await play.step()
+    [claimed] = await bench.claim(play.seat)
+    assert await bench.cancel(key) is State.RUNNING
+    assert await flow.stop_flows(bench.store) == 1
+    assert await bench.value("select cancel_requested from queue where worker_id is not null")
+    assert await bench.state(key) is State.RUNNING
+    await bench.end(play.seat, claimed, outcome=Outcome.CANCELLED)
+    assert await bench.state(key) is State.CANCELLED
+    assert await states(bench, key) == {"a": "cancelled", "b": "skipped stopped", "w": "cancelled", "s": "cancelled"}
+    assert await bench.value("select count(*) from queue") + await bench.value("select count(*) from timers") == 0
+
+
+async def test_a_pause_holds_the_nodes_too(bench: Bench) -> None:
+    nodes: Nodes = [{"name": "a"}, {"name": "b", "after": ["a"]}, {"name": "c"}]
+    play, key = await start(bench, nodes)
+    await play.step()
+    [one] = await bench.claim(play.seat, 1)
+    await bench.pause(key.job_id)
+    await bench.end(play.seat, one)
+    assert await bench.claim(play.seat) == []
+    await bench.resume(key.job_id)
+    await play.all()
+    assert await bench.state(key) is State.SUCCEEDED
+
+
+async def test_a_cycle_is_refused_by_its_name(bench: Bench) -> None:
+    with pytest.raises(InvalidInput, match=r"a → b → a|b → a → b"):
+        await start(bench, [{"name": "a", "after": ["b"]}, {"name": "b", "after": ["a"]}])
