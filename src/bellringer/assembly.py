@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
 from importlib import metadata
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -33,6 +33,11 @@ from bellringer.telemetry import log
 from bellringer.worker.service import Observer, Worker, WorkerSettings
 from bellringer.worker.sources import Messages
 from bellringer.worker.target import Target
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+    from bellringer.cache import Cache
 
 PATIENCE: Final = 10.0  # seconds beyond its grace that a process may take to stop
 CONNECTIONS_END: Final = 5  # seconds that open requests get when the server stops
@@ -75,36 +80,15 @@ def run_server(
     `settings` are what administrators are told of the config.
     """
 
-    from bellringer.api.app import create_app  # noqa: PLC0415 - workers and schedulers do without
-    from bellringer.api.door import Door  # noqa: PLC0415
-    from bellringer.console import Console  # noqa: PLC0415
-    from bellringer.wire.overview import Setting  # noqa: PLC0415
-
     async def main(stop: asyncio.Event) -> None:
         async with _opened(config, "bellringer server") as store:
             tenants = await open_tenants(config.require_dsn(), size=config.pool_size, name="bellringer api")
             replica = await _replica(config)
             try:
-                clock = SystemClock()
-                wakeups = Wakeups(store, clock)
-                egress = Egress.read(config.egress_allow, config.secret_keys)
-                names = Names(store)
-                cache, post = await cache_of(config, store, clock), await post_of(config, store)
-                api = create_app(
-                    store,
-                    names,
-                    tenants,
-                    version=version(),
-                    clock=clock,
-                    door=Door(store, names, _door(config, clock, insecure=insecure), clock, cache),
-                    wakeups=wakeups,
-                    replica=replica,
-                    egress=egress,
-                    cache=cache,
-                    console=Console(),
-                    unread=post.unread() if post else None,
-                    settings=[Setting(**setting._asdict()) for setting in settings],
-                )
+                clock, egress = SystemClock(), Egress.read(config.egress_allow, config.secret_keys)
+                cache = await cache_of(config, store, clock)
+                stores = (store, tenants, replica)
+                api = await _api(config, stores, clock, egress, cache, insecure=insecure, settings=settings)
                 parts = [_serve(api, listening, stop, config)]
                 if config.http_slots:
                     parts.append(_http_worker(config, store, egress).run(stop))
@@ -120,6 +104,41 @@ def run_server(
                     await replica.close()
 
     _run(config, main, with_parent=with_parent)
+
+
+async def _api(
+    config: Config,
+    stores: tuple[Store, Store, Store | None],
+    clock: SystemClock,
+    egress: Egress,
+    cache: Cache,
+    *,
+    insecure: bool,
+    settings: Sequence[Described],
+) -> Starlette:
+    """The API over the owner's connections, those that serve tenants, and a replica's if there is one."""
+    from bellringer.api.app import create_app  # noqa: PLC0415 - workers and schedulers do without
+    from bellringer.api.door import Door  # noqa: PLC0415
+    from bellringer.console import Console  # noqa: PLC0415
+    from bellringer.wire.overview import Setting  # noqa: PLC0415
+
+    store, tenants, replica = stores
+    names, post = Names(store), await post_of(config, store)
+    return create_app(
+        store,
+        names,
+        tenants,
+        version=version(),
+        clock=clock,
+        door=Door(store, names, _door(config, clock, insecure=insecure), clock, cache),
+        wakeups=Wakeups(store, clock),
+        replica=replica,
+        egress=egress,
+        cache=cache,
+        console=Console(),
+        unread=post.unread() if post else None,
+        settings=[Setting(**setting._asdict()) for setting in settings],
+    )
 
 
 def run_scheduler(config: Config, *, with_parent: bool = False) -> None:

@@ -86,10 +86,7 @@ def create_app(
         unread=unread,
         settings=settings,
     )
-    table = {**ROUTES, "/metrics": {"GET": metrics.scraping(service)}}
-    table["/openapi.json"] = table[f"{PREFIX}/openapi.json"] = {"GET": openapi.serving(table, version)}
-    table |= docs.pages(table, version)
-    table["/"] = {"GET": _index(sorted(table))}
+    table = _table(service)
     door = door or Door(store, names, Settings(open_to="anyone"), clock, cache)
     app = Starlette(
         routes=[
@@ -103,6 +100,15 @@ def create_app(
     app.state.desk = service.desk
     app.state.streams = service.streams  # so that whoever ends the process can end these first
     return app
+
+
+def _table(service: Service) -> dict[str, Mapping[str, Operation]]:
+    """What is answered, by path and method."""
+    table = {**ROUTES, "/metrics": {"GET": metrics.scraping(service)}}
+    table["/openapi.json"] = table[f"{PREFIX}/openapi.json"] = {"GET": openapi.serving(table, service.version)}
+    table |= docs.pages(table, service.version)
+    table["/"] = {"GET": _index(sorted(table))}
+    return table
 
 
 def _index(paths: list[str]) -> Operation:
