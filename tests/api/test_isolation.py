@@ -24,6 +24,7 @@ from bellringer.api.routes import ROUTES
 from bellringer.clock import SystemClock
 from bellringer.egress.secrets import make_key as make_box_key
 from bellringer.egress.settings import Egress
+from bellringer.jobs import WORKFLOW
 from bellringer.lifecycle.claim import Seat, Turn, claim
 from bellringer.lifecycle.settle import decide, settle
 from bellringer.runs import Ending, Outcome, RunKey, decode_id
@@ -47,6 +48,7 @@ TIMES: Final = frozenset({"from", "to", "at", "bucket", "window"})  # parameters
 MISSING: Final[Mapping[str, tuple[str, ...]]] = {
     "jobs": (NO_UUID, "nowhere"),
     "runs": (NO_RUN,),
+    "signals": ("nothing",),
     "attempts": ("99",),
     "revisions": ("99",),
     "skips": ("2031-01-01T00:00:00Z",),
@@ -70,11 +72,15 @@ BODIES: Final[Mapping[str, Any]] = {
     "PATCH /freezes/{id}": {"reason": "theirs"},
     "PATCH /webhook-endpoints/{id}": {"description": "theirs"},
     "PATCH /runs/{id}": {"priority": 1},
+    "POST /runs/{id}/nodes/mark": {"node": "alpha-node", "state": "dead", "reason": "theirs"},
     "PUT /calendars/{name}": {"dates": ["2031-01-01"]},
     "PATCH /tenants/{name}": {"weight": 2},
 }
 # Queries without which it is not looked at.
-QUERIES: Final[Mapping[str, Mapping[str, str]]] = {"DELETE /jobs/{id}/skip": {"at": "2031-01-01T00:00:00Z"}}
+QUERIES: Final[Mapping[str, Mapping[str, str]]] = {
+    "DELETE /jobs/{id}/skip": {"at": "2031-01-01T00:00:00Z"},
+    "GET /runs/{id}/nodes/why": {"node": "alpha-node"},
+}
 # Things that a body names; `{}` stands for one of A's, or for one that is not there.
 NAMED_IN_BODIES: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
     ("jobs", "/backfills", {"job": "{}", "from": "2026-01-01", "to": "2026-01-02"}),
@@ -164,11 +170,16 @@ async def _everything(
         return made
 
     made: dict[str, Any] = {}
+    await names.task_ids(["alpha.task"])  # nodes run only tasks that somebody knows
+    nodes = [
+        {"name": "alpha-node", "task": "alpha.task"},
+        {"name": "alpha-wait", "signal": {"name": "alpha-signal"}, "after": ["alpha-node"]},
+    ]
     await api.put(f"{API}/calendars/alpha-days", json={"dates": ["2030-01-01"]}, headers=a)
     await api.put(f"{API}/calendars/alpha-more", json={"dates": ["2030-01-02"]}, headers=a)
     for n in range(2):  # two of each, so that lists have a second page
         job = await post(
-            "/jobs", name=f"alpha-job-{n}", task="alpha.task", tags=["alpha-tag"], schedule={"every": "1h"}
+            "/jobs", name=f"alpha-job-{n}", workflow={"nodes": nodes}, tags=["alpha-tag"], schedule={"every": "1h"}
         )
         made["freeze"] = await post("/freezes", name=f"alpha-freeze-{n}", to="1h", tags=["alpha-none"])
         made["hook"] = await post("/webhook-endpoints", url=f"https://alpha.example.com/{n}")
@@ -177,13 +188,15 @@ async def _everything(
             "/backfills", job=job["job_id"], **{"from": f"2026-01-0{n + 1}", "to": f"2026-01-0{n + 2}"}
         )
         made["op"] = await post("/bulk", action="jobs.resume", ids=[job["job_id"]], reason="alpha-reason")
-        made["run"] = await post("/jobs/execute", task="alpha.task", retry=1, kwargs={"alpha": 1})
+        await post("/jobs/execute", task="alpha.task", retry=1, kwargs={"alpha": 1})
         made["delivery"] = await post(f"/webhook-endpoints/{made['hook']['endpoint_id']}/test")
+    made["run"] = await post(f"/jobs/{job['job_id']}/run")
     await _die(store, names)
     await _note(store, UUID(job["job_id"]), decode_id(made["run"]["run_id"]))
     return {
         "jobs": (job["job_id"], job["name"]),
         "runs": (made["run"]["run_id"],),
+        "signals": ("alpha-signal",),
         "attempts": ("1",),
         "revisions": ("1",),
         "skips": ("2031-01-01T00:00:00Z",),
@@ -201,14 +214,18 @@ async def _everything(
 
 async def _die(store: Store, names: Names) -> None:
     """A worker takes A's runs, and they fail for good."""
-    tasks, pools = await names.task_ids(["alpha.task"]), await names.pool_ids(["short"])
-    number = tasks["alpha.task"]
+    tasks, pools = await names.task_ids(["alpha.task", WORKFLOW]), await names.pool_ids(["short"])
+    numbers = [tasks["alpha.task"], tasks[WORKFLOW]]
     who = Introduction(name="w", host="h", pid=1, version="1", pools={"short": 4}, task_ids=[])
     worker_id = await workers.join(store, who)
-    taken, _ = await claim(store, Seat(worker_id=worker_id, pool_id=pools["short"], task_ids=[number]), 10, Turn())
-    assert len(taken) == 2
-    ending = Ending(outcome=Outcome.FAILED, error={"type": "AlphaError", "message": "alpha"}, final="alpha")
-    await settle(store, worker_id, [decide(claimed, ending) for claimed in taken])
+    seat = Seat(worker_id=worker_id, pool_id=pools["short"], task_ids=numbers)
+    dies = Ending(outcome=Outcome.FAILED, error={"type": "AlphaError", "message": "alpha"}, final="alpha")
+    opens = Ending(outcome=Outcome.OK, opened=True)
+    for many in (3, 1):  # two tasks and a workflow run; then its node
+        taken, _ = await claim(store, seat, 10, Turn())
+        assert len(taken) == many
+        batch = [decide(c, opens if c.task_id == tasks[WORKFLOW] else dies) for c in taken]
+        await settle(store, worker_id, batch)
 
 
 async def _note(store: Store, job_id: UUID, run: RunKey) -> None:
@@ -268,7 +285,8 @@ async def _all_of(alpha: Alpha) -> dict[str, Any]:
     for method, template, operation in operations(parts=True):
         if method == "GET" and not operation.everywhere:
             for own, _ in alpha.paths(template):
-                answer = await alpha.api.get(own, headers=alpha.a)
+                query = QUERIES.get(f"{method} {template.removeprefix(API)}")
+                answer = await alpha.api.get(own, params=query, headers=alpha.a)
                 assert answer.status_code == 200, (own, answer.text)
                 if not template.endswith(("/why", "/explain")):  # these tell the time in words
                     seen[own] = answer.text

@@ -113,6 +113,8 @@ def _furnish(world: World) -> None:
     assert world.http.patch("/api/v1/tenants/default", json=free).status_code == 200
     post("/api/v1/jobs", json={"name": "fuzzed", "task": "demo", "schedule": {"every": "1h"}})
     post("/api/v1/jobs/fuzzed/run")
+    post("/api/v1/jobs", json={"name": "fuzzed flow", "workflow": {"nodes": [{"name": "s", "signal": {}}]}})
+    post("/api/v1/jobs/fuzzed%20flow/run")
     post("/api/v1/jobs/execute", json={"task": "demo", "delay": "1h"})
     post("/api/v1/freezes", json=examples.BODIES[FreezeRequest])
     world.http.put("/api/v1/calendars/fuzzed", json=examples.BODIES[CalendarRequest])

@@ -12,11 +12,12 @@ from msgspec.structs import replace
 from bellringer.access import Caller
 from bellringer.durations import format_duration
 from bellringer.egress.targets import shown_target
-from bellringer.jobs import HTTP
+from bellringer.jobs import HTTP, WORKFLOW
 from bellringer.policies import Misfire, Retry
-from bellringer.runs import Spec, State
+from bellringer.runs import Cause, Spec, State
 from bellringer.schedule import At, Delay, to_document
 from bellringer.store import installation, jobs, leases, letters, runs, workers
+from bellringer.store.flow_reads import Placed
 from bellringer.wire import (
     Attempt,
     DeadLetter,
@@ -32,7 +33,7 @@ from bellringer.wire import (
     ShardLag,
     Worker,
 )
-from bellringer.wire.answers import Count
+from bellringer.wire.answers import Count, JobGraph, NodeOf
 from bellringer.wire.installation import Shard
 from bellringer.wire.letters import LetterGroup
 
@@ -50,6 +51,7 @@ def job(stored: jobs.Job) -> Job:
         args=spec.args,
         kwargs={} if stored.task == HTTP else spec.kwargs,
         http=shown_target(spec.kwargs) if stored.task == HTTP else UNSET,
+        workflow=UNSET if spec.graph is None else JobGraph(version=spec.graph, nodes=stored.nodes),
         schedules=[to_document(s) for s in stored.schedules],
         description="; ".join(s.describe() for s in stored.schedules) or "Only by hand",
         pool=stored.pool,
@@ -103,13 +105,24 @@ def _pause(stored: jobs.Job) -> Pause | None:
     return Pause(at=stored.paused_at, by=stored.paused_by, reason=stored.paused_reason, until=stored.paused_until)
 
 
-def run_item(stored: runs.Run) -> RunItem:
-    return RunItem(**_run(stored))
-
-
-def run(stored: runs.Run, tries: Sequence[runs.AttemptRow], *, created: bool | None = None) -> Run:
-    """A run with its tries; an ended one was executed by the worker of its last."""
+def run_item(stored: runs.Run, placed: Placed | None = None) -> RunItem:
     values = _run(stored)
+    if placed is not None:
+        values["workflow"] = node_of(placed)
+    return RunItem(**values)
+
+
+def run(
+    stored: runs.Run,
+    tries: Sequence[runs.AttemptRow],
+    *,
+    created: bool | None = None,
+    placed: Placed | None = None,
+) -> Run:
+    """A run with its tries; an ended one was executed by the worker of its last. `placed`: it is the run of a node."""
+    values = _run(stored)
+    if placed is not None:
+        values["workflow"] = node_of(placed, stored.spec)
     if tries and stored.state is not State.RUNNING:
         values["worker_id"] = tries[-1].worker_id
     spec = stored.spec or Spec()
@@ -125,6 +138,11 @@ def run(stored: runs.Run, tries: Sequence[runs.AttemptRow], *, created: bool | N
     )
 
 
+def node_of(placed: Placed, spec: Spec | None = None) -> NodeOf:
+    node = placed.shown(None if spec is None else spec.node)
+    return NodeOf(run_id=placed.key.id, job_id=str(placed.top_job), job=placed.job, node=node)
+
+
 def attempt(stored: runs.AttemptRow) -> Attempt:
     return Attempt(**_fields(stored))
 
@@ -133,6 +151,8 @@ def _run(stored: runs.Run) -> dict[str, Any]:
     key, first_start = stored.key, stored.first_started_at
     due = key.scheduled_for + (stored.jitter_by or timedelta(0))
     late = None if first_start is None else (first_start - due) / timedelta(milliseconds=1)
+    if stored.cause == Cause.WORKFLOW:  # the time is the workflow run's: a node starts when those before it have ended
+        late = None
     return {
         "run_id": key.id,
         "job_id": str(key.job_id),
@@ -158,6 +178,7 @@ def _run(stored: runs.Run) -> dict[str, Any]:
         "error": stored.error,
         "cancel_requested": stored.cancel_requested,
         "blocked": blocked(stored.blocked),
+        "has_nodes": True if stored.task == WORKFLOW else UNSET,
     }
 
 

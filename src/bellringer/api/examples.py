@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from bellringer import wire
 from bellringer.api.operations import Shape
+from bellringer.wire.workflows import MarkNodeRequest, RetryNodesRequest, SignalRequest
 
 BODIES: Final[Mapping[Shape, Mapping[str, Any]]] = {
     wire.JobRequest: {
@@ -35,5 +36,8 @@ BODIES: Final[Mapping[Shape, Mapping[str, Any]]] = {
     wire.CalendarRequest: {"dates": ["2026-12-25", "2026-12-26"], "weekend": ["SAT", "SUN"]},
     wire.FreezeRequest: {"name": "migration", "to": "90m", "policy": "collapse", "reason": "the database moves"},
     wire.FreezePatch: {"to": "30m"},
+    RetryNodesRequest: {"nodes": ["transform[3]", "load"]},
+    MarkNodeRequest: {"node": "load", "state": "succeeded", "result": {"rows": 1200}, "reason": "loaded by hand"},
+    SignalRequest: {"payload": {"by": "ana"}},
 }
 PATCHES: Final[Mapping[Shape, Mapping[str, Any]]] = {wire.JobRequest: {"priority": 7, "timeout": None}}

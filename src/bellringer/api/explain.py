@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from msgspec import UNSET
 from starlette.responses import Response
 
+from bellringer import reasons
 from bellringer.access import Role
+from bellringer.api import documents
 from bellringer.api.calls import Call, reply
 from bellringer.api.operations import operation, string
 from bellringer.lifecycle import explain
@@ -33,6 +38,7 @@ async def why(call: Call) -> Response:
 
 
 def _reply(found: Explained) -> Response:
+    spec = found.run.spec if found.run else None
     return reply(
         Explanation(
             job_id=str(found.job_id),
@@ -42,6 +48,11 @@ def _reply(found: Explained) -> Response:
             state=found.run.state.value if found.run else None,
             at=found.at,
             next_at=found.next_at,
-            reasons=[Reason(code=r.code, holds=r.holds, text=r.text, fix=r.fix) for r in found.reasons],
+            reasons=told(found.reasons),
+            workflow=UNSET if found.placed is None else documents.node_of(found.placed, spec),
         )
     )
+
+
+def told(found: Sequence[reasons.Reason]) -> list[Reason]:
+    return [Reason(code=r.code, holds=r.holds, text=r.text, fix=r.fix) for r in found]

@@ -18,8 +18,8 @@ import msgspec
 from bellringer.api import documents
 from bellringer.cache import KEPT, Cache, ProcessCache
 from bellringer.clock import Clock
-from bellringer.runs import FINAL, RunKey
-from bellringer.store import jobs, status
+from bellringer.runs import FINAL, Cause, RunKey
+from bellringer.store import flow_reads, jobs, status
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
 from bellringer.store.scope import ScopedStore
@@ -184,9 +184,12 @@ class Desk:
         mark, moment = self._cache.mark(tenant_id), self._clock.monotonic()
         answers: dict[RunKey, bytes] = {}
         ended: dict[str, bytes] = {}
-        found = await status.runs(ScopedStore(self._tenants, tenant_id, None), tenant_id, day, keys)
+        store = ScopedStore(self._tenants, tenant_id, None)
+        found = await status.runs(store, tenant_id, day, keys)
+        nodes = [key for key, (run, _) in found.items() if run.cause == Cause.WORKFLOW]
+        placed = await flow_reads.placed(store, tenant_id, nodes)
         for key, (run, tries) in found.items():
-            data = answers[key] = msgspec.json.encode(documents.run(run, tries))
+            data = answers[key] = msgspec.json.encode(documents.run(run, tries, placed=placed.get(key)))
             if run.state in FINAL:
                 ended[_run_place(key)] = data
         if mark is not None and ended:

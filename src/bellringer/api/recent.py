@@ -10,6 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from bellringer.api.measures import bounded, percentile
+from bellringer.jobs import SIGNAL, WAIT, WORKFLOW
 from bellringer.runs import RunKey
 from bellringer.store.overview import Try
 from bellringer.wire.answers import Count
@@ -17,6 +18,7 @@ from bellringer.wire.overview import TaskTime, TaskTimes
 
 MOST_TASKS: Final = 20
 _MILLISECOND: Final = timedelta(milliseconds=1)
+_OF_NODES: Final = frozenset({WORKFLOW, WAIT, SIGNAL})  # while these run, nobody works on them
 _WELL: Final = frozenset({"ok", None})  # None: it ended without a try, or was given back
 
 
@@ -29,10 +31,10 @@ class Recent:
     since: datetime | None
 
     def lateness(self) -> Mapping[RunKey, int]:
-        """By how many milliseconds each run started after its time."""
+        """By how many milliseconds each run started after its time; a node of a workflow has none."""
         found: dict[RunKey, int] = {}
         for one in self.tries:
-            if one.started_at is not None:
+            if one.started_at is not None and not one.is_node:
                 late = one.started_at - one.key.scheduled_for - (one.jitter_by or timedelta(0))
                 found[one.key] = min(round(late / _MILLISECOND), found.get(one.key, 1 << 53))
         return found
@@ -50,14 +52,14 @@ class Recent:
 
     def busiest(self, most: int) -> list[UUID]:
         """The jobs with the most runs."""
-        runs = Counter(key.job_id for key in {one.key for one in self.tries})
+        runs = Counter(key.job_id for key in {one.key for one in self.tries if not one.is_node})
         return [job_id for job_id, _ in runs.most_common(most)]
 
     def tasks(self) -> TaskTimes:
         """What the tasks took: those that took most, and those that failed most."""
         by_task: dict[str, list[Try]] = defaultdict(list)
         for one in self.tries:
-            if one.attempt:
+            if one.attempt and one.task not in _OF_NODES:
                 by_task[one.task].append(one)
         told = [_time(task, tries) for task, tries in by_task.items()]
         longest = sorted(told, key=lambda t: (-t.seconds, t.task))

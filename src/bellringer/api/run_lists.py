@@ -17,8 +17,8 @@ from bellringer.api.calls import BigInt, Call, check_utc, no_job, reply
 from bellringer.api.operations import CURSOR, LIMIT, choice, operation
 from bellringer.api.run_filters import QUERY, of_query, run_filter
 from bellringer.errors import InvalidInput
-from bellringer.runs import RunKey
-from bellringer.store import jobs, run_lists
+from bellringer.runs import Cause, RunKey
+from bellringer.store import flow_reads, jobs, run_lists
 from bellringer.store.run_lists import Place, RunFilter
 from bellringer.wire.answers import Count, RunPage
 
@@ -74,9 +74,11 @@ async def _page(call: Call, wanted: RunFilter, *, count: bool) -> Response:
     after = Place(RunKey(mark.job_id, mark.scheduled_for, mark.slot), mark.shard, mark.ended_at) if mark else None
     found = await run_lists.page(call.reads, tenant_id, wanted, after, limit)
     shown = await run_lists.items(call.reads, tenant_id, found.keys)
+    nodes = [run.key for run in shown if run.cause == Cause.WORKFLOW]
+    placed = await flow_reads.placed(call.reads, tenant_id, nodes)
     return reply(
         RunPage(
-            items=[documents.run_item(run) for run in shown],
+            items=[documents.run_item(run, placed.get(run.key)) for run in shown],
             next_cursor=call.cursor_to(of, _mark(found.stop)) if found.stop else None,
             scanned=found.scanned,
             count=await counted(call, wanted) if count else UNSET,

@@ -17,8 +17,8 @@ from bellringer.jobs import DEFAULT_PRIORITY, FARTHEST, HTTP, pool_for
 from bellringer.lifecycle import control, send
 from bellringer.lifecycle.send import Order
 from bellringer.policies import Delivery, Retry
-from bellringer.runs import RunKey
-from bellringer.store import runs
+from bellringer.runs import Cause, RunKey
+from bellringer.store import flow_reads, runs
 from bellringer.store.wakeups import CANCELS, HANDS, WORK
 from bellringer.wire import CancelRequest, Empty, ExecuteRequest, Run, duration, instant, note
 from bellringer.wire.asks import PREFIX
@@ -128,4 +128,5 @@ async def run_reply(
     if stored is None:
         raise no_run()
     tries = [] if created else await runs.attempts(call.store, key)
-    return reply(documents.run(stored, tries, created=created), status, **headers)
+    placed = await flow_reads.placed(call.store, call.tenant_id, [key]) if stored.cause == Cause.WORKFLOW else {}
+    return reply(documents.run(stored, tries, created=created, placed=placed.get(key)), status, **headers)

@@ -18,6 +18,7 @@ RUN = {
 STEER = {
     "jobs": Late("bellringer.cli.jobs:jobs", "List, create, update, pause, resume, trigger and delete jobs."),
     "runs": Late("bellringer.cli.runs:runs", "List runs, read their logs, cancel, retry and replay them."),
+    "workflows": Late("bellringer.cli.workflows:workflows", "Jobs with nodes: where a run is; retry, mark, signal."),
     "why": Late("bellringer.cli.why:why", "Why a job does not run, or what became of one of its times."),
     "backfills": Late("bellringer.cli.backfill:backfills", "What is still to be run of the past: list, pause, cancel."),
     "ops": Late("bellringer.cli.ops:ops", "Do something to many at once, and see how far it has come."),

@@ -15,6 +15,7 @@ from bellringer.wire import (
     asks_overview,
     asks_runs,
     asks_webhooks,
+    asks_workflows,
 )
 from bellringer.wire.asks import Ask
 
@@ -117,6 +118,16 @@ class Calls:
     deliveries = _Call(asks_webhooks.deliveries)
     replay_delivery = _Call(asks_webhooks.replay_delivery)
     execute_http = _Call(asks_webhooks.execute_http)
+    workflows = _Call(asks_workflows.workflows)
+    job_graph = _Call(asks_workflows.job_graph)
+    graph_versions = _Call(asks_workflows.graph_versions)
+    graph_difference = _Call(asks_workflows.graph_difference)
+    run_graph = _Call(asks_workflows.run_graph)
+    run_nodes = _Call(asks_workflows.run_nodes)
+    node_why = _Call(asks_workflows.node_why)
+    retry_nodes = _Call(asks_workflows.retry_nodes)
+    mark_node = _Call(asks_workflows.mark_node)
+    signal = _Call(asks_workflows.signal)
     workers = _Call(asks.workers)
     cluster = _Call(asks.cluster)
     tz_moves = _Call(asks.tz_moves)

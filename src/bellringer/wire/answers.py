@@ -21,6 +21,13 @@ class Pause(Answer, frozen=True):
     until: datetime | None = None
 
 
+class JobGraph(Answer, frozen=True):
+    """Of a workflow: the version of its graph, and how many nodes that has."""
+
+    version: int
+    nodes: int
+
+
 class Job(Answer, frozen=True):
     """A job: what its author wrote, and what became of it.
 
@@ -66,6 +73,7 @@ class Job(Answer, frozen=True):
     next_at: datetime | None
     arguments_left_out: bool | msgspec.UnsetType = msgspec.UNSET  # in a list, where they are large
     http: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET  # what it calls, where its task is http
+    workflow: JobGraph | msgspec.UnsetType = msgspec.UNSET  # where its task is workflow
 
 
 class Resumed(Answer, frozen=True):
@@ -95,8 +103,20 @@ class Attempt(Answer, frozen=True):
     result: Any
 
 
+class NodeOf(Answer, frozen=True):
+    """Which node of which workflow run a run is: `transform`, or `transform[3]` of a map; and the job at the top."""
+
+    run_id: str
+    job_id: str
+    job: str | None
+    node: str
+
+
 class RunItem(Answer, frozen=True):
-    """A run as lists show it: without what may be large."""
+    """A run as lists show it: without what may be large.
+
+    `workflow` is told of the run of a node, `has_nodes` of the run of a workflow.
+    """
 
     run_id: str
     job_id: str
@@ -122,9 +142,11 @@ class RunItem(Answer, frozen=True):
     error: Any
     cancel_requested: bool
     blocked: list[str]
+    workflow: NodeOf | msgspec.UnsetType = msgspec.UNSET
+    has_nodes: bool | msgspec.UnsetType = msgspec.UNSET
 
 
-class Run(RunItem, frozen=True):
+class Run(RunItem, frozen=True, kw_only=True):
     """A run with all that is known of it; `created` is told only where a run was asked for by a key.
 
     `replay_of` is the run that it repeats, `replays` are those that repeat it.

@@ -12,7 +12,7 @@ import msgspec
 
 from bellringer.durations import format_duration, parse_duration
 from bellringer.errors import InvalidInput
-from bellringer.jobs import DEFAULT_PRIORITY, HTTP, Definition, check_name, pool_for
+from bellringer.jobs import BUILT_IN, DEFAULT_POOL, DEFAULT_PRIORITY, HTTP, WORKFLOW, Definition, check_name, pool_for
 from bellringer.policies import Catchup, Delivery, Limit, Misfire, Overlap, Retry
 from bellringer.schedule import Schedule, parse, to_document
 from bellringer.schedule.instants import write_instant
@@ -39,7 +39,9 @@ def to_definition(request: JobRequest, *, owner: str = "api") -> Definition:
         schedules=schedules,
         args=request.args,
         kwargs=kwargs,
-        pool=request.pool or pool_for(task, expected),
+        workflow=request.workflow,
+        # However long a workflow takes: its own run has a slot only until its nodes begin.
+        pool=request.pool or (DEFAULT_POOL if task == WORKFLOW else pool_for(task, expected)),
         priority=DEFAULT_PRIORITY if request.priority is None else request.priority,
         timeout=timeout_of(request, g),
         heartbeat=heartbeat_of(request, g),
@@ -59,25 +61,34 @@ def to_definition(request: JobRequest, *, owner: str = "api") -> Definition:
         tags=tuple(request.tags),
         region=request.region,
         expected_duration=expected,
-        routed=not request.pool and task != HTTP,
+        routed=not request.pool and task not in (HTTP, WORKFLOW),
     )
     g.done()
     return definition
 
 
 def patched(definition: Definition, patch: Mapping[str, Any]) -> Definition:
-    """A definition after a JSON merge patch (RFC 7396): what the patch leaves out stays as it is."""
+    """A definition after a JSON merge patch (RFC 7396): what the patch leaves out stays as it is.
+
+    A workflow is replaced whole: in it, null is a value as any other.
+    """
     g = Gathering()
     refuse_unknown(JobRequest, patch, g)
     g.done()
     target = _document(definition)
     patch = dict(patch)
+    keeps_graph = definition.task == WORKFLOW and "workflow" not in patch
+    workflow = {} if keeps_graph else patch.pop("workflow", None)
     if "payload" in patch and "kwargs" not in patch:
         patch["kwargs"] = patch.pop("payload")
     if "schedule" in patch and "schedules" not in patch:
         target["schedule"] = _patch_target(target.pop("schedules"), patch["schedule"])
     merged = {key: value for key, value in merge(target, patch).items() if value is not None}
+    if workflow is not None:
+        merged["workflow"] = workflow
     made = to_definition(read(JobRequest, merged), owner=definition.owner)
+    if keeps_graph:
+        made = replace(made, workflow=None, graph=definition.graph, nodes=definition.nodes)
     return replace(made, pool=definition.pool) if keeps_pool(made, definition) else made
 
 
@@ -121,7 +132,7 @@ def _written(schedule: Schedule) -> dict[str, object]:
 
 def _document(d: Definition) -> dict[str, Any]:
     """A definition as its author could have written it."""
-    what = {"task": d.task, "args": list(d.args), "kwargs": dict(d.kwargs)}
+    what = {"task": None if d.task == WORKFLOW else d.task, "args": list(d.args), "kwargs": dict(d.kwargs)}
     return {
         "name": d.name,
         **({"http": dict(d.kwargs)} if d.task == HTTP else what),
@@ -212,6 +223,11 @@ def _placed(document: Mapping[str, Any], place: int) -> list[Schedule]:
 
 def what_of(request: JobRequest | ExecuteRequest, g: Gathering) -> tuple[str, dict[str, Any]]:
     """The task and its keyword arguments; of a URL to call, the built-in task, which takes the target as they are."""
+    if isinstance(request, JobRequest) and request.workflow is not None:
+        if other := next((name for name in ("task", "http") if getattr(request, name) is not None), None):
+            message, hint = f"workflow and {other} are both given", "a job has one of them"
+            g.add(InvalidInput(message, hint=hint, pointer="/workflow", code="conflicting_fields"))
+        return WORKFLOW, g.take("/payload", lambda: kwargs_of(request), None) or {}
     if request.http is None:
         task = g.take("/task", lambda: _task_of(request), "")
         kwargs: dict[str, Any] | None = g.take("/payload", lambda: kwargs_of(request), None)
@@ -225,12 +241,18 @@ def what_of(request: JobRequest | ExecuteRequest, g: Gathering) -> tuple[str, di
 
 def _task_of(request: JobRequest | ExecuteRequest) -> str:
     if request.task is None:
-        raise InvalidInput("task is missing", hint="name a task, or give http", pointer="/task", code="missing_field")
+        hint = "name a task, or give http" + (" or workflow" if isinstance(request, JobRequest) else "")
+        raise InvalidInput("task is missing", hint=hint, pointer="/task", code="missing_field")
     task = check_name(request.task, what="task", pointer="/task")
-    if task == HTTP:
-        hint = "give what to call as http"
-        raise InvalidInput(f"{HTTP} is a built-in task", hint=hint, pointer="/task", code="name_reserved")
+    if task in BUILT_IN:
+        hint = "give what to call as http" if task == HTTP else "make a job with a workflow"
+        raise InvalidInput(f"{task} is a built-in task", hint=hint, pointer="/task", code="name_reserved")
     return task
+
+
+def task_of(request: JobRequest) -> str:
+    """The task whose defaults hold for a job."""
+    return request.task or (HTTP if request.workflow is None else WORKFLOW)
 
 
 def kwargs_of(request: JobRequest | ExecuteRequest | TriggerRequest) -> dict[str, Any] | None:

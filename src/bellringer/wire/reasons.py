@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from bellringer.wire.answers import Answer
+from msgspec import UNSET, UnsetType
+
+from bellringer.wire.answers import Answer, NodeOf
 
 
 class Reason(Answer, frozen=True):
@@ -18,7 +20,10 @@ class Reason(Answer, frozen=True):
 
 
 class Explanation(Answer, frozen=True):
-    """Reasons, the decisive one first. `at` is the instant that they are about; `state` is that of its run."""
+    """Reasons, the decisive one first. `at` is the instant that they are about; `state` is that of its run.
+
+    `workflow` says which node of which workflow run they are about; `state` is that of the node then.
+    """
 
     job_id: str
     job: str | None
@@ -28,3 +33,4 @@ class Explanation(Answer, frozen=True):
     at: datetime | None
     next_at: datetime | None
     reasons: list[Reason]
+    workflow: NodeOf | UnsetType = UNSET

@@ -22,6 +22,10 @@ class JobRequest(Request, frozen=True):
 
     It runs a `task`, or calls what `http` says: url, method, headers, body, timeout, expect, sign and secret.
 
+    Or it is a `workflow`: nodes, params, max_parallel and output; kwargs are its params. A node has a name, and a task,
+    workflow, wait or signal; with kwargs, takes, over, max_items, max_parallel, after, when, undoes, and as a job pool,
+    priority, timeout, heartbeat, retry and delivery.
+
     What is left out of pool, expected_duration, priority, timeout, heartbeat, retry and delivery is as the task's code
     wants it. Without a pool, a job goes to `long` if it is expected to take more than a minute, else to `short`; where
     nothing is expected, its own runs teach where it belongs.
@@ -30,6 +34,7 @@ class JobRequest(Request, frozen=True):
     name: str
     task: str | None = None
     http: dict[str, Any] | None = None
+    workflow: dict[str, Any] | None = None
     args: list[Any] = []
     kwargs: dict[str, Any] | None = None
     payload: dict[str, Any] | None = None
