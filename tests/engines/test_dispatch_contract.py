@@ -14,8 +14,8 @@ import pytest
 from bellringer.access.quotas import Quotas
 from bellringer.clock import SystemClock
 from bellringer.dispatch import Post
-from bellringer.jobs import Definition
-from bellringer.lifecycle import control, register
+from bellringer.jobs import WORKFLOW, Definition
+from bellringer.lifecycle import control, dispatch, register
 from bellringer.lifecycle.claim import Seat
 from bellringer.lifecycle.send import Order, send, trigger
 from bellringer.policies import Limit, Overlap, Retry
@@ -33,6 +33,7 @@ from bellringer.worker.service import Worker, WorkerSettings
 from bellringer.worker.sources import Claims, Messages, Source
 
 SOON = 40.0  # seconds in which whatever is to happen has happened, on a busy machine too
+AGAIN = timedelta(seconds=2)
 ONCE = Retry(1)
 
 
@@ -188,9 +189,9 @@ class Plant:
             await self.until(lambda: self.sql(query, count), f"{count} runs are with the broker")
 
     async def rests(self) -> None:
-        """Give what should not happen the time to happen: a message is sent again after five seconds."""
+        """Give what should not happen the time to happen: that a message is sent again, and brought (`soon_again`)."""
         before = len(self.done)
-        await asyncio.sleep(7 if self.post else 1)
+        await asyncio.sleep(AGAIN.total_seconds() + 2 if self.post else 1)
         assert len(self.done) == before
 
     async def lost(self) -> int:
@@ -208,6 +209,12 @@ async def plant(request: pytest.FixtureRequest, store: Store, names: Names) -> A
     made = Plant(store, names, post)
     yield made
     await made.end()
+
+
+@pytest.fixture
+def soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages are sent again after two seconds, not five, so that resting takes less."""
+    monkeypatch.setattr(dispatch, "RESEND", AGAIN)
 
 
 async def test_each_run_executes_once_and_its_result_arrives(plant: Plant) -> None:
@@ -312,6 +319,7 @@ async def test_no_key_has_more_under_way_than_its_limit(plant: Plant) -> None:
     assert Counter(plant.done) == {0: 6, 1: 6}
 
 
+@pytest.mark.usefixtures("soon_again")
 async def test_a_pause_concerns_what_nobody_has_taken(plant: Plant) -> None:
     plant.scheduler()
     await plant.worker()
@@ -330,6 +338,7 @@ async def test_a_pause_concerns_what_nobody_has_taken(plant: Plant) -> None:
     assert await plant.state(key) == State.SUCCEEDED
 
 
+@pytest.mark.usefixtures("soon_again")
 async def test_a_cancelled_run_never_executes_though_it_was_sent(plant: Plant) -> None:
     plant.scheduler()
     await plant.worker()
@@ -357,6 +366,7 @@ async def test_a_run_is_executed_as_its_job_is_when_it_is_taken(plant: Plant) ->
     assert plant.done == [2]
 
 
+@pytest.mark.usefixtures("soon_again")
 async def test_runs_of_a_suspended_tenant_rest(plant: Plant) -> None:
     plant.scheduler()
     await plant.worker()
@@ -373,6 +383,7 @@ async def test_runs_of_a_suspended_tenant_rest(plant: Plant) -> None:
     assert sorted(plant.done) == [0, 1, 2]
 
 
+@pytest.mark.usefixtures("soon_again")
 async def test_runs_of_a_paused_pool_rest(plant: Plant) -> None:
     plant.scheduler()
     await plant.worker(short=5, long=5)
@@ -416,6 +427,29 @@ async def test_who_does_not_know_a_task_leaves_it_to_another(plant: Plant) -> No
         await plant.send("nap", 100 + n)
     await plant.until_done(20)
     assert Counter(plant.done) == Counter([*range(10), *range(100, 110)])
+
+
+async def test_the_nodes_of_a_workflow_go_the_same_way_as_any_run(plant: Plant) -> None:
+    plant.scheduler()
+    await plant.worker("note")
+    await plant.worker("note")
+    nodes = [
+        {"name": "first", "task": "note", "kwargs": {"n": 1}},
+        {
+            "name": "each",
+            "task": "note",
+            "over": {"value": [10, 11, 12]},
+            "takes": {"n": {"item": True}},
+            "after": ["first"],
+        },
+        {"name": "last", "task": "note", "takes": {"n": {"node": "each", "path": [2]}}},
+    ]
+    key = await plant.trigger(await plant.job(WORKFLOW, workflow={"nodes": nodes, "output": "last"}))
+    await plant.until_done(5)
+    assert (plant.done[0], sorted(plant.done[1:4]), plant.done[4]) == (1, [10, 11, 12], 24)
+    run = await runs.get(plant.store, key, 1)
+    assert run is not None
+    assert (run.state, run.result) == (State.SUCCEEDED, 48)
 
 
 async def test_workers_come_and_go_and_nothing_is_lost_or_doubled(plant: Plant) -> None:

@@ -88,7 +88,7 @@ def list_runs(client: Client, /, *, limit: int, output: str, **filters: Any) -> 
         head=("STATE", "JOB", "DUE", "LATE", "TOOK", "TRY", "CAUSE", "RUN"),
         row=lambda run: (
             run.state,
-            run.job or run.task,
+            name_of(run),
             from_now(run.scheduled_for, now),
             "–" if run.lateness_ms is None else span(max(run.lateness_ms, 0) / 1000),
             between(run.started_at, run.finished_at),
@@ -122,6 +122,7 @@ def print_run(run: Run, output: str) -> None:
             "run": run.run_id,
             "state": run.state,
             "job": run.job or "",
+            "node": f"{name_of(run)} of {run.workflow.run_id}" if run.workflow else "",
             "task": run.task,
             "due": f"{clock_time(run.scheduled_for)}  ({from_now(run.scheduled_for, now)})",
             "late": "" if run.lateness_ms is None else span(max(run.lateness_ms, 0) / 1000),
@@ -156,6 +157,13 @@ def print_run(run: Run, output: str) -> None:
                 for tried in run.attempts
             ],
         )
+
+
+def name_of(run: RunItem) -> str:
+    """The job; of a node of a workflow run, that of the workflow and the node: `etl/transform[3]`."""
+    if run.workflow:
+        return f"{run.workflow.job or run.workflow.run_id}/{run.workflow.node}"
+    return run.job or run.task
 
 
 def progress_of(run: RunItem) -> str:

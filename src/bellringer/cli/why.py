@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from bellringer.cli.connect import with_client
-from bellringer.cli.groups import Command
+from bellringer.cli.groups import Command, fail
 from bellringer.cli.output import as_json, clean, output_option
 
 if TYPE_CHECKING:
@@ -35,18 +35,25 @@ SHORT: Final = {
     examples="""
     bellringer why nightly
     bellringer why nightly 2026-11-16T02:30
+    bellringer why run_… --node 'transform[3]'
     """,
 )
 @click.argument("job")
 @click.argument("time", required=False)
+@click.option("--node", metavar="NODE", help="Why this node of a workflow run does not start; JOB is the run.")
 @output_option("table", "json")
 @with_client
-def why(client: Client, *, job: str, time: str | None, output: str) -> None:
+def why(client: Client, *, job: str, time: str | None, node: str | None, output: str) -> None:
     """Say why JOB does not run now, or what became of it at TIME.
 
     TIME is like 2026-11-16T02:30Z; without Z or an offset it is in the job's zone.
     """
-    print_reasons(client.why(job, at=time), output)
+    if node is None:
+        print_reasons(client.why(job, at=time), output)
+        return
+    if time is not None or not job.startswith("run_"):
+        fail("--node is for a workflow run, without a time", "bellringer why run_… --node NODE")
+    print_reasons(client.node_why(job, node), output)
 
 
 def print_reasons(found: Explanation, output: str) -> None:
@@ -56,8 +63,10 @@ def print_reasons(found: Explanation, output: str) -> None:
     from bellringer.reasons import shown
 
     first, *others = found.reasons
-    subject = found.job or found.task or found.run_id or found.job_id
     moment = f" at {shown(found.at)}" if found.at else ""
+    subject = found.job or found.task or found.run_id or found.job_id
+    if found.workflow:
+        subject = f"{found.workflow.job or found.workflow.run_id}/{found.workflow.node}"
     click.echo(clean(f"{subject}{moment}: {first.text}"))
     lines = [(_sign(reason), reason.text, reason.fix) for reason in others]
     if first.fix:

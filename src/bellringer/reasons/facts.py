@@ -172,6 +172,61 @@ class Then:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """A node that another waits for; with `equals`, JSON text, it counts only if that is its result."""
+
+    name: str
+    state: str
+    reason: str | None = None
+    since: datetime | None = None
+    equals: str | None = None
+    is_met: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How many may be under way at once, and how many are."""
+
+    most: int
+    taken: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A node of a workflow run, or an element of a map: then `of` is the map, and `place` where it is in the list."""
+
+    name: str
+    state: str  # blocked, queued, running, retrying, waiting, or how it ended
+    kind: str = "task"
+    reason: str | None = None
+    rule: str = "all_success"
+    undoes: str | None = None
+    signal: str | None = None
+    of: str | None = None
+    place: int | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    finished_at: datetime | None = None
+    size: int | None = None  # of a map that has been opened: its elements …
+    ended: int = 0  # … how many of them have ended …
+    broken: int = 0  # … and how many of those did not go well
+    before: tuple[Before, ...] = ()
+    room: Room | None = None  # that it waits for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """A workflow run from inside: its nodes, and some elements of its maps that run."""
+
+    run_id: str
+    job: Member | None = None  # at the top
+    stopped: str | None = None
+    undoing: bool = False
+    nodes: tuple[Node, ...] = ()
+    elements: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """All that reasons are found from. `taken` counts what the pool's workers hold, `ahead` what is claimed before."""
 
@@ -195,3 +250,4 @@ class Facts:
     cap: int | None = None  # how many runs its tenant may have under way …
     in_flight: int = 0  # … and how many it has
     circuit: Circuit | None = None
+    flow: Flow | None = None  # of a workflow run whose nodes are under way

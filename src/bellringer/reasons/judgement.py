@@ -25,6 +25,7 @@ from bellringer.reasons.facts import (
     Member,
     Reason,
 )
+from bellringer.reasons.nodes import reasons_for_flow
 from bellringer.reasons.occurrence import (
     comes_later,
     names,
@@ -42,6 +43,7 @@ from bellringer.reasons.words import (
     from_now,
     holds,
     ordered,
+    paused,
     rounded,
     short,
     shown,
@@ -60,7 +62,7 @@ def reasons_for_run(facts: Facts, now: datetime) -> list[Reason]:
     if run.state in FINAL:
         return [_ended(run, now, facts.job)]
     if run.state is State.RUNNING:
-        return _running(run, now)
+        return _running(run, now) if facts.flow is None else reasons_for_flow(facts.flow, now)
     due = run.available_at is None or run.available_at <= now
     found = [*circuit(facts, now), *_waiting(facts, run, now), *flight(facts), *staff(facts, due=due)]
     found += routed(facts.job, facts.pool)
@@ -229,7 +231,7 @@ def _waiting(facts: Facts, run: Held, now: datetime) -> list[Reason]:
     found = []
     pause = facts.job.pause if facts.job is not None else None
     if facts.job is not None and (run.blocked & PAUSED or (run.in_timer and pause is not None)):
-        found.append(_paused(facts.job, now))
+        found.append(paused(facts.job, now))
     elif facts.job is not None:
         found.append(fine("not_paused", "no pause holds it"))
     if run.blocked & PREDECESSOR:
@@ -292,7 +294,7 @@ def _active(job: Member, at: datetime, now: datetime | None = None) -> list[Reas
     if not job.enabled:
         found.append(holds("job_disabled", "the job is disabled: its definition says `enabled: false`"))
     if job.pause is not None:
-        found.append(_paused(job, now or at))
+        found.append(paused(job, now or at))
     elif job.enabled:
         found.append(fine("not_paused", "the job is enabled and not paused"))
     if job.starts_at is not None and at < job.starts_at:
@@ -311,16 +313,6 @@ def _resting(facts: Facts, now: datetime) -> list[Reason]:
     if facts.suspended_at is not None:
         found.append(_suspended(facts.suspended_at, now))
     return found
-
-
-def _paused(job: Member, now: datetime) -> Reason:
-    fix = f"bellringer jobs resume {quote(job.name)}"
-    pause = job.pause
-    if pause is None:  # it was resumed between two looks
-        return holds("job_paused", "it was held by a pause of its job", fix)
-    why = f" ({short(pause.why)})" if pause.why else ""
-    until = f"until {shown(pause.until)}" if pause.until else "until resumed"
-    return holds("job_paused", f"paused by {pause.by or 'somebody'} {from_now(pause.at, now)}{why}, {until}", fix)
 
 
 def _held_shard(facts: Facts) -> list[Reason]:

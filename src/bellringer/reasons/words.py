@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from shlex import quote
 from typing import Any
 
 from bellringer.durations import format_duration
-from bellringer.reasons.facts import LONGEST, MOST_AHEAD, Reason
+from bellringer.reasons.facts import LONGEST, MOST_AHEAD, Member, Reason
 
 
 def shown(moment: datetime) -> str:
@@ -31,6 +32,16 @@ def fine(code: str, text: str) -> Reason:
 def ordered(found: Sequence[Reason]) -> list[Reason]:
     """What is in the way, then what only tells, then the checks that are fine."""
     return sorted(found, key=lambda reason: (reason.holds is not True, reason.holds == "ok"))
+
+
+def paused(job: Member, now: datetime) -> Reason:
+    fix = f"bellringer jobs resume {quote(job.name)}"
+    pause = job.pause
+    if pause is None:  # it was resumed between two looks
+        return holds("job_paused", "it was held by a pause of its job", fix)
+    why = f" ({short(pause.why)})" if pause.why else ""
+    until = f"until {shown(pause.until)}" if pause.until else "until resumed"
+    return holds("job_paused", f"paused by {pause.by or 'somebody'} {from_now(pause.at, now)}{why}, {until}", fix)
 
 
 def counted(number: int, what: str) -> str:
@@ -61,7 +72,8 @@ def told_error(error: Any) -> str:
     if not isinstance(error, dict):
         return ""
     told = ": ".join(str(error[name]) for name in ("type", "message") if error.get(name))
-    return short("; ".join(part for part in (told, str(error.get("reason") or "")) if part))
+    reason = "" if error.get("reason") == error.get("message") else str(error.get("reason") or "")
+    return short("; ".join(part for part in (told, reason) if part))
 
 
 def short(text: str) -> str:
