@@ -10,6 +10,7 @@ from bellringer.schedule import Cron, Every, Rrule
 
 README = (Path(__file__).parents[1] / "README.md").read_text()
 POLICIES = (Path(__file__).parents[1] / "docs" / "policies.md").read_text()
+WORKFLOWS = (Path(__file__).parents[1] / "docs" / "workflows.md").read_text()
 
 
 def _code(first_line: str, document: str = README) -> dict[str, Any]:
@@ -32,6 +33,35 @@ def test_the_shown_policies_are_those_of_the_jobs() -> None:
     nightly, month_end = _code("# reports.py", POLICIES)["app"].definitions()
     assert (nightly.misfire, nightly.overlap, nightly.catchup.most) == ("fire_all", "queue", 7)
     assert (month_end.misfire, month_end.overlap, type(month_end.schedules[0])) == ("skip", "replace", Rrule)
+
+
+def test_the_shown_workflow_runs(bellringer_test: Any) -> None:
+    app = _code("# etl.py")["app"]
+    t = bellringer_test(app, at="2026-03-28T12:00:00Z")
+    t.advance("1h", drain=True)
+    assert [(run.state, run.result) for run in t.runs("etl")] == [("succeeded", "32 rows on 2026-03-28")]
+    t.verify()
+
+
+def test_the_first_workflow_of_the_guide_runs(bellringer_test: Any) -> None:
+    t = bellringer_test(_code("# etl.py", WORKFLOWS)["app"], at="2026-03-28T12:00:00Z")
+    t.advance("1h", drain=True)
+    assert [run.result for run in t.runs("etl")] == ["320 on 2026-03-28"]
+
+
+def test_the_second_workflow_of_the_guide_runs(bellringer_test: Any) -> None:
+    shown = _code("# order.py", WORKFLOWS)
+    t = bellringer_test(shown["app"], at="2026-03-28T12:00:00Z")
+    run = shown["order"].trigger(parcels=["a", "b"], deliver_at="2026-03-30T12:00:00Z")
+    t.drain()
+    assert run.signal("approved", "ana") is True
+    t.advance("3d", drain=True)
+    states = {node.name: node.state for node in run.nodes()}
+    assert {name for name, state in states.items() if state == "skipped"} == {"reorder", "pay-back"}
+    assert {name for name, state in states.items() if state == "succeeded"} == {
+        "stock", "pay", "approved", "until-then", "ship",
+    }  # fmt: skip
+    assert [node.state for node in run.nodes("ship")] == ["succeeded"] * 2
 
 
 def test_the_shown_test_passes(bellringer_test: Any) -> None:

@@ -24,10 +24,15 @@ if TYPE_CHECKING:
     from bellringer.sdk.app import App
     from bellringer.sdk.handles import JobHandle, RunHandle
     from bellringer.sdk.sending import TaskHandle
+    from bellringer.sdk.values import RUN_AT, RUN_DATE, RUN_ID
+    from bellringer.sdk.workflows import Workflow, WorkflowHandle
     from bellringer.tasks import Discard, Snooze
     from bellringer.worker.context import Context
 
 __all__ = [
+    "RUN_AT",
+    "RUN_DATE",
+    "RUN_ID",
     "App",
     "BellringerError",
     "Cancelled",
@@ -47,6 +52,8 @@ __all__ = [
     "Snooze",
     "TaskHandle",
     "Unavailable",
+    "Workflow",
+    "WorkflowHandle",
     "at",
     "cron",
     "delay",
@@ -55,6 +62,9 @@ __all__ = [
 ]
 
 _ELSEWHERE: Final = {
+    "RUN_AT": "sdk.values",
+    "RUN_DATE": "sdk.values",
+    "RUN_ID": "sdk.values",
     "App": "sdk.app",
     "Context": "worker.context",
     "Discard": "tasks",
@@ -63,6 +73,8 @@ _ELSEWHERE: Final = {
     "RunHandle": "sdk.handles",
     "Snooze": "tasks",
     "TaskHandle": "sdk.sending",
+    "Workflow": "sdk.workflows",
+    "WorkflowHandle": "sdk.workflows",
     "at": "schedule",
     "cron": "schedule",
     "delay": "schedule",

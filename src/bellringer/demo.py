@@ -1,7 +1,7 @@
 """The jobs of a small shop, to look at: `bellringer dev --demo`.
 
-Six jobs, each there to show one thing: a rhythm, a cron time, a one-shot, retries that help, retries that do
-not, and progress with log lines.
+Seven jobs, each there to show one thing: a rhythm, a cron time, a one-shot, retries that help, retries that do
+not, progress with log lines, and a workflow.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from bellringer.errors import NotFound
 from bellringer.policies import Retry
 from bellringer.schedule import at, cron, every
 from bellringer.sdk.app import App
+from bellringer.sdk.values import RUN_AT, Node
+from bellringer.sdk.workflows import Workflow
 from bellringer.worker.context import Context
 
 
@@ -90,6 +92,37 @@ async def sync_inventory(ctx: Context, warehouse: str) -> str:
         ctx.log.warning("the warehouse is busy", warehouse=warehouse, attempt=ctx.attempt)
         raise GatewayBusy(f"503 from the warehouse in {warehouse}")
     return f"{random.randint(900, 1100)} items in {warehouse}"  # noqa: S311
+
+
+@app.task(name="shop.extract", tags=["demo"])
+async def extract(region: str) -> list[dict[str, Any]]:
+    """List the shops of a region that have sold something."""
+    await asyncio.sleep(0.1)
+    return [{"shop": f"{region}-{number}", "orders": random.randint(1, 40)} for number in range(1, 6)]  # noqa: S311
+
+
+@app.task(name="shop.transform", retry=Retry(delays=["1s"]), tags=["demo"])
+async def transform(ctx: Context, sales: dict[str, Any]) -> float:
+    """Turn the orders of one shop into money."""
+    ctx.log.info("counting", shop=sales["shop"], orders=sales["orders"])
+    await asyncio.sleep(random.uniform(0.1, 0.5))  # noqa: S311
+    amount: float = round(sales["orders"] * 19.99, 2)
+    return amount
+
+
+@app.task(name="shop.load", tags=["demo"])
+def load(amounts: list[float], until: str) -> str:
+    """Write the sum where reports find it."""
+    return f"{sum(amounts):.2f} EUR from {len(amounts)} shops until {until[:16]}"
+
+
+@app.schedule(every("1m"))
+@app.workflow(name="etl", max_parallel=3, tags=["demo"])
+def etl(wf: Workflow, region: str = "eu", until: str = RUN_AT) -> Node:
+    """Sum up what the shops of a region have sold: one run for each shop, three at a time."""
+    shops = wf.add(extract, region)
+    amounts = wf.map(transform, shops)
+    return wf.add(load, amounts, until=until)
 
 
 @app.task(name="shop.welcome", tags=["demo"])

@@ -149,6 +149,10 @@ def test_the_demo_runs_is_quiet_stops_cleanly_and_is_found_again(dev: Dev) -> No
     assert (listed.returncode, listed.stderr) == (0, "")
     first = {job["name"]: job["job_id"] for job in json.loads(listed.stdout)}
     assert {"heartbeat", "sales-report", "rebuild-search", "sync-inventory", "welcome", "charge-card"} <= set(first)
+    assert dev.cli("jobs", "trigger", "etl").returncode == 0  # its schedule may be a minute away
+    until(lambda: dev.succeeded("etl"), 30, "the workflow has succeeded")
+    until(lambda: dev.text().count("✓ transform") >= 5, 10, "a line for each element of the map")
+    assert "its nodes begin" in dev.text()
     until(lambda: "✓ heartbeat" in dev.text(), 10, "a live line")
     metrics = urllib.request.urlopen(f"http://127.0.0.1:{dev.port}/metrics", timeout=5).read().decode()
     assert 'bellringer_attempts_total{outcome="ok",task="shop.heartbeat"}' in metrics

@@ -75,8 +75,8 @@ class Lines:
 
 
 def name_of(work: Work) -> str:
-    """The job's name, or the task's own without its module."""
-    return work.job or work.task.rpartition(".")[2]
+    """The name of the job, or of the node, or the task's own without its module."""
+    return work.job or work.spec.node or work.task.rpartition(".")[2]
 
 
 def started(work: Work) -> tuple[str, str]:
@@ -90,6 +90,8 @@ def started(work: Work) -> tuple[str, str]:
 def finished(work: Work, settled: Settled) -> tuple[str, str]:
     ending, verdict = settled.ending, settled.verdict
     ran = length(timedelta(seconds=ending.ran))
+    if ending.opened:
+        return "▶", "its nodes begin"
     if ending.snooze is not None:
         return "⏾", f"not now, again in {length(ending.snooze)}"
     if verdict.ends_as is State.SUCCEEDED:

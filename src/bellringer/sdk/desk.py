@@ -12,12 +12,14 @@ from uuid import UUID
 from bellringer.clock import SystemClock
 from bellringer.errors import Conflict, NotFound, RunFailed
 from bellringer.jobs import Definition
-from bellringer.lifecycle import control, register
+from bellringer.lifecycle import control, flow, register
 from bellringer.lifecycle import send as sending
 from bellringer.lifecycle.send import Order
 from bellringer.policies import Missed
 from bellringer.runs import FINAL, RunKey, State
-from bellringer.store import jobs, runs
+from bellringer.sdk.records import NodeState
+from bellringer.store import flow_reads, jobs, runs
+from bellringer.store.flow_reads import FlowNodeRow, place_name
 from bellringer.store.jobs import Job
 from bellringer.store.migrate import require_current
 from bellringer.store.names import Names
@@ -104,6 +106,41 @@ class Desk:
         await self._tell()
         return state
 
+    # Workflow runs
+
+    async def nodes(self, key: RunKey, of: str | None) -> list[NodeState]:
+        """Nodes in the order in which they wait for each other, or the elements of a map."""
+        inside = await flow_reads.flow(self._store, self._tenant_id, key)
+        graph = None if inside is None else await flow_reads.graph(self._store, self._tenant_id, inside.graph_id)
+        if inside is None or graph is None:
+            raise NotFound(f"{key.id} has no nodes", hint="a run of a workflow has nodes once it has started")
+        names = {node.node: node.name for node in graph.nodes}
+        wanted = range(1, len(names) + 1)
+        if of is not None:
+            number = next((number for number, name in names.items() if name == of), None)
+            if number is None:
+                raise NotFound(f"the workflow run has no node {of!r}", hint=f"it has {', '.join(names.values())}")
+            wanted = await flow_reads.elements(self._store, inside.flow_id, number)
+        rows = await flow_reads.nodes(
+            self._store, self._tenant_id, inside.flow_id, first=wanted.start, last=wanted.stop - 1
+        )
+        return [_node(row, names[row.of], RunKey(inside.flow_id, key.scheduled_for, row.node)) for row in rows]
+
+    async def signal(self, key: RunKey, name: str, payload: Any) -> bool:
+        taken = await flow.signal(self._store, key, name, payload, tenant_id=self._tenant_id)
+        await self._changed()
+        return taken
+
+    async def retry_nodes(self, key: RunKey, nodes: Sequence[str]) -> None:
+        places = [flow.read_node(node) for node in nodes] or None
+        await flow.retry_nodes(self._store, key, places, tenant_id=self._tenant_id)
+        await self._changed()
+
+    async def mark(self, key: RunKey, node: str, state: State, result: Any, reason: str) -> None:
+        place = flow.read_node(node)
+        await flow.mark(self._store, key, place, state, tenant_id=self._tenant_id, result=result, reason=reason)
+        await self._changed()
+
     # Jobs
 
     async def declare(self, definitions: Sequence[Definition]) -> int:
@@ -182,9 +219,27 @@ class Desk:
             await self._tell()
         return changed
 
+    async def _changed(self) -> None:
+        """Nodes may have become ready."""
+        await self._wakeups.send(WORK)
+        await self._tell()
+
     async def _tell(self) -> None:
         """Let servers forget what they have kept of this tenant's jobs."""
         await self._wakeups.send(RUNS, str(self._tenant_id))
+
+
+def _node(row: FlowNodeRow, name: str, key: RunKey) -> NodeState:
+    return NodeState(
+        name=place_name(name, row.place),
+        state=row.state,
+        reason=row.reason,
+        run_id=key.id if row.has_run else None,
+        attempt=row.attempt,
+        started_at=row.started_at,
+        finished_at=row.finished_at,
+        size=row.size,
+    )
 
 
 def _because(run: Run) -> str:

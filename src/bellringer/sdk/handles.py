@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from bellringer.durations import parse_duration
+from bellringer.payload import to_plain
 from bellringer.policies import Missed
 from bellringer.runs import RunKey, State, decode_id
 from bellringer.schedule.instants import read_instant
@@ -21,6 +22,7 @@ from bellringer.tasks import Duration, Registry
 if TYPE_CHECKING:
     from bellringer.sdk.connection import Act, Connection
     from bellringer.sdk.desk import Desk
+    from bellringer.sdk.records import NodeState
     from bellringer.store.jobs import Job
     from bellringer.store.runs import Run
 
@@ -72,8 +74,54 @@ class RunHandle:
     async def acancel(self, reason: str = "cancelled by its sender") -> State:
         return await self._connection.call(self._cancel(reason))
 
+    # Of a workflow run
+
+    def nodes(self, of: str | None = None) -> list[NodeState]:
+        """Its nodes, and where each is; with the name of a map, the elements of that."""
+        return self._connection.run(partial(self._nodes, of), instead="`await ….anodes()`")
+
+    async def anodes(self, of: str | None = None) -> list[NodeState]:
+        return await self._connection.call(partial(self._nodes, of))
+
+    def signal(self, name: str, payload: Any = None) -> bool:
+        """Send it a signal; True: a node had waited for it, False: it is kept until one does."""
+        return self._connection.run(self._signal(name, payload), instead="`await ….asignal()`")
+
+    async def asignal(self, name: str, payload: Any = None) -> bool:
+        return await self._connection.call(self._signal(name, payload))
+
+    def retry_nodes(self, *nodes: str) -> None:
+        """Run nodes again (`load`, `transform[3]`), and all after them; without names, all that did not go well."""
+        self._connection.run(self._retry_nodes(nodes), instead="`await ….aretry_nodes()`")
+
+    async def aretry_nodes(self, *nodes: str) -> None:
+        await self._connection.call(self._retry_nodes(nodes))
+
+    def mark(self, node: str, state: State | str, *, result: Any = None, reason: str = "marked by a program") -> None:
+        """Say how a node has ended, `succeeded` or `dead`; what comes after it goes on from there."""
+        self._connection.run(self._mark(node, state, result, reason), instead="`await ….amark()`")
+
+    async def amark(
+        self, node: str, state: State | str, *, result: Any = None, reason: str = "marked by a program"
+    ) -> None:
+        await self._connection.call(self._mark(node, state, result, reason))
+
     async def _get(self, desk: Desk) -> Run:
         return await desk.run(self.key)
+
+    async def _nodes(self, of: str | None, desk: Desk) -> list[NodeState]:
+        return await desk.nodes(self.key, of)
+
+    def _signal(self, name: str, payload: Any) -> Act[bool]:
+        plain = to_plain(payload, what="the payload")
+        return lambda desk: desk.signal(self.key, name, plain)
+
+    def _retry_nodes(self, nodes: Sequence[str]) -> Act[None]:
+        return lambda desk: desk.retry_nodes(self.key, nodes)
+
+    def _mark(self, node: str, state: State | str, result: Any, reason: str) -> Act[None]:
+        ended, plain = read_choice(state, State, what="state"), to_plain(result, what="the result")
+        return lambda desk: desk.mark(self.key, node, ended, plain, reason)
 
     def _end(self, timeout: Duration | None) -> Act[Run]:
         seconds = _seconds(timeout)

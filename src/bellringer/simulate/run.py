@@ -20,6 +20,7 @@ from bellringer.sdk.portal import refuse_to_block
 from bellringer.simulate.faults import Outage, choose_faults, read_time
 from bellringer.simulate.report import Report
 from bellringer.simulate.simulation import Progress, Simulation
+from bellringer.simulate.standins import node_names, stand_ins
 from bellringer.simulate.sums import judge
 from bellringer.simulate.worker import SimulatedWorker
 from bellringer.testing.server import serve
@@ -63,7 +64,7 @@ async def asimulate(
 
     `outage` names times without schedulers; `outages` and `crashes` say how many more are drawn by the seed. If none
     of the three is given, 2 outages and 5 crashes are. Each run takes `duration`, or what `durations` say of
-    its job, and succeeds; with `execute` its handler is called, and decides.
+    its job or node, and succeeds; with `execute` its handler is called, and decides.
     """
     since, until = _span(start, end)
     faults = choose_faults(since, until, given=outage, outages=outages, crashes=crashes, seed=seed)
@@ -74,8 +75,10 @@ async def asimulate(
     with _seeded(seed):
         await stage.open(since - BEFORE)
         try:
-            worker = SimulatedWorker(stage, slots=slots, duration=lengths, execute=execute)
-            simulation = Simulation(stage, worker, faults, until, exact=execute or _delays(app))
+            results = stand_ins(_workflows(app))
+            worker = SimulatedWorker(stage, slots=slots, duration=lengths, execute=execute, results=results)
+            exact = execute or _delays(app) or bool(_workflows(app))
+            simulation = Simulation(stage, worker, faults, until, exact=exact)
             await simulation.run(progress)
             jobs, summary, findings = await judge(stage, since, until)
         finally:
@@ -108,18 +111,20 @@ def _span(start: datetime | str, end: datetime | str) -> tuple[datetime, datetim
 
 
 def _lengths(app: App, otherwise: Length, given: Mapping[str, Length]) -> Callable[[str | None], timedelta]:
-    """How long the runs of a job take; jobs go by their names, or by the last parts of them."""
-    jobs = [definition.name for definition in app.definitions()]
-    if not jobs:
+    """How long the runs of a job, or of a node, take; they go by their names, or by the last parts of them."""
+    definitions = app.definitions()
+    if not any(definition.schedules for definition in definitions):
         hint = "declare one with @app.schedule(cron(…))"
         raise InvalidInput("the app declares no schedules, so there is nothing to simulate", hint=hint)
+    plain = [definition.name for definition in definitions if definition.workflow is None]
+    jobs = [*plain, *dict.fromkeys(name for workflow in _workflows(app) for name in node_names(workflow))]
     usual = _length(otherwise)
     known: dict[str | None, timedelta] = {}
     for name, length in given.items():
         meant = [job for job in jobs if name in (job, job.rpartition(".")[2])]
         if not meant:
             near = get_close_matches(name, [*jobs, *(job.rpartition(".")[2] for job in jobs)], n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"its jobs are {', '.join(jobs)}"
+            hint = f"did you mean {near[0]!r}?" if near else f"its jobs and nodes are {', '.join(jobs)}"
             raise InvalidInput(f"the app declares no job {name!r}", hint=hint, code="job_unknown")
         known.update(dict.fromkeys(meant, _length(length)))
     return lambda job: known.get(job, usual)
@@ -130,6 +135,10 @@ def _length(value: Length) -> timedelta:
     if not length:
         raise InvalidInput("a run takes some time", hint="give a duration of more than zero", code="duration_invalid")
     return length
+
+
+def _workflows(app: App) -> list[Mapping[str, Any]]:
+    return [definition.workflow for definition in app.definitions() if definition.workflow is not None]
 
 
 def _delays(app: App) -> bool:

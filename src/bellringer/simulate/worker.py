@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timedelta
 from itertools import count
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -20,18 +21,26 @@ from bellringer.testing import reads
 from bellringer.testing.stage import Stage
 
 _OK = Ending(outcome=Outcome.OK)
+_OPENED = Ending(outcome=Outcome.OK, opened=True)
 
 
 class SimulatedWorker:
     """Slots in each pool. When it crashes, it falls silent with what it holds, until schedulers notice."""
 
     def __init__(
-        self, stage: Stage, *, slots: int, duration: Callable[[str | None], timedelta], execute: bool = False
+        self,
+        stage: Stage,
+        *,
+        slots: int,
+        duration: Callable[[str | None], timedelta],
+        execute: bool = False,
+        results: Mapping[str, Any] | None = None,
     ) -> None:
         self._stage = stage
         self._slots = slots
         self._duration = duration
         self._execute = execute
+        self._results = results or {}  # of nodes whose handlers are not called
         self._running: list[tuple[datetime, int, int, Claimed, Ending]] = []
         self._busy: Counter[int] = Counter()
         self._order = count()
@@ -76,17 +85,24 @@ class SimulatedWorker:
             if room <= 0 or self.noticed_at is not None:
                 continue
             for claimed in await self._stage.workshop.claim(pool_id, room):
-                length = self._duration(claimed.name)
+                length = self._length(claimed)
                 ending = replace(await self._ending(claimed, pool_id), ran=length.total_seconds())
                 heapq.heappush(self._running, (now + length, next(self._order), pool_id, claimed, ending))
                 self._busy[pool_id] += 1
                 taken += 1
         return taken
 
+    def _length(self, claimed: Claimed) -> timedelta:
+        """How long it takes; to open a workflow run takes no time."""
+        return timedelta(0) if claimed.spec.graph is not None else self._duration(claimed.spec.node or claimed.name)
+
     async def _ending(self, claimed: Claimed, pool_id: int) -> Ending:
         """How it will end: well, or as its handler decides."""
+        if claimed.spec.graph is not None:
+            return _OPENED
         if not self._execute:
-            return _OK
+            result = self._results.get(claimed.spec.node) if claimed.spec.node else None
+            return _OK if result is None else Ending(outcome=Outcome.OK, result=result)
         if pool_id not in self._pools:
             self._pools = await reads.pool_ids(self._stage.store)
         return await self._stage.workshop.execute(claimed, self._pools[pool_id])
@@ -94,7 +110,7 @@ class SimulatedWorker:
     def doom(self, now: datetime) -> bool:
         """Let it die half way to its next end; False: it holds nothing that it could lose."""
         end = self.next_end()
-        if end is None or self.dies_at is not None:
+        if end is None or end <= now or self.dies_at is not None:
             return False
         self.dies_at = now + (end - now) / 2
         return True

@@ -15,6 +15,7 @@ from bellringer.errors import Conflict
 from bellringer.leases import Holding
 from bellringer.lifecycle import register
 from bellringer.lifecycle.backfill import backfill
+from bellringer.lifecycle.flow import stop_flows
 from bellringer.lifecycle.tick import Pace, ring, tick
 from bellringer.schedule.instants import EPOCH
 from bellringer.store import jobs, queue
@@ -49,7 +50,7 @@ async def do_chores(store: Store, names: Names, holding: Holding, due: Due) -> i
 
 
 async def _let_go(store: Store, due: Due) -> None:
-    """What was held goes on, where nothing holds it any more."""
+    """What was held goes on, where nothing holds it any more, and workflow runs that are to stop do."""
     if due.undecided:
         await queue.decide(store, MOST)
     if due.frozen:
@@ -57,6 +58,8 @@ async def _let_go(store: Store, due: Due) -> None:
     if due.stuck:
         await queue.sweep(store, MOST)
         await queue.free_orphans(store, (EPOCH, UUID(int=0)), MOST)
+    if due.stops:
+        await stop_flows(store)
 
 
 def _robbed() -> Conflict:

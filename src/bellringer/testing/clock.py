@@ -20,7 +20,7 @@ from bellringer.store.queries import load
 
 _SQL = load("clock", "bellringer.testing")
 MOST_HANDS: Final = 1_000
-_FLAGS: Final = ("timers", "pauses", "backfills", "undecided", "frozen", "stuck", "cancels", "waiting")
+_FLAGS: Final = ("timers", "pauses", "backfills", "undecided", "frozen", "stuck", "cancels", "stops", "waiting")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +36,7 @@ class Due:
     frozen: bool = False  # a freeze holds a run
     stuck: bool = False  # a run is held, and none is under way whose end could free it
     cancels: bool = False  # a worker is asked to stop one
+    stops: bool = False  # a workflow run was cancelled, or has had its time
     waiting: int = 0  # runs in the queue that nobody holds, ready or not
     pools: Sequence[int] = ()  # where some of them are ready
 

@@ -35,7 +35,7 @@ grant select on bellringer.test_clock to public;  -- connections that serve tena
 create or replace function bellringer.leap(p_until timestamptz, p_schedulers boolean, p_workers boolean, p_most integer,
   out now timestamptz, out hands_next_at timestamptz[], out hands_shard smallint[], out hands_schedule_id integer[],
   out hands_jump_to timestamptz[], out timers boolean, out pauses boolean, out backfills boolean, out undecided boolean,
-  out frozen boolean, out stuck boolean, out cancels boolean, out waiting bigint, out pools smallint[])
+  out frozen boolean, out stuck boolean, out cancels boolean, out stops boolean, out waiting bigint, out pools smallint[])
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -54,6 +54,7 @@ begin
   end if;
   later := least((select min(available_at) from queue where blocked & 16 = 16 and available_at > was),
                  (select min(to_at) from freezes where to_at > was),
+                 (select min(deadline_at) from flows where finished_at is null and stopped is null and deadline_at > was),
                  case when leap.backfills then (
                    select min(made_at + interval '1 minute' / rate) from backfills
                    where state = 'running' and made_at + interval '1 minute' / rate > was) end);
@@ -72,11 +73,13 @@ begin
     from (select * from cohorts where next_at <= leap.now order by next_at, shard, schedule_id limit p_most) c;
   end if;
   select coalesce(bool_or(blocked & 16 = 16 and available_at <= leap.now), false), coalesce(bool_or(blocked & 8 = 8), false),
-         coalesce(bool_or(blocked & ~32 <> 0) and bool_and(worker_id is null), false),
+         coalesce(bool_or(blocked & ~160 <> 0) and bool_and(worker_id is null), false),
          coalesce(bool_or(worker_id is not null and cancel_requested), false),
+         coalesce(bool_or(cancel_requested and blocked & 128 = 128), false) or exists (
+           select 1 from flows where finished_at is null and stopped is null and deadline_at <= leap.now),
          count(*) filter (where worker_id is null),
          array_agg(distinct pool_id) filter (where worker_id is null and blocked & ~32 = 0 and available_at <= leap.now)
-  into leap.undecided, leap.frozen, leap.stuck, leap.cancels, leap.waiting, leap.pools from queue;
+  into leap.undecided, leap.frozen, leap.stuck, leap.cancels, leap.stops, leap.waiting, leap.pools from queue;
 end $$;
 
 -- name: put
@@ -85,5 +88,5 @@ on conflict (only_row) do update set moment = excluded.moment
 
 -- name: leap
 select now, hands_next_at, hands_shard, hands_schedule_id, hands_jump_to, timers, pauses, backfills, undecided, frozen, stuck,
-       cancels, waiting, pools
+       cancels, stops, waiting, pools
 from bellringer.leap($1, $2, $3, $4)

@@ -12,6 +12,7 @@ from bellringer.errors import Conflict, NotFound
 from bellringer.runs import Cause, State
 from bellringer.sdk.app import App
 from bellringer.sdk.sending import TaskHandle
+from bellringer.sdk.workflows import WorkflowHandle
 from bellringer.store import runs
 from bellringer.store.runs import AttemptRow, DeadLetter, Run
 from bellringer.testing import reads
@@ -29,6 +30,7 @@ EVERYTHING: Final = 10_000
 
 Length = str | float | timedelta
 AnyTask = TaskHandle[..., Any]
+Named = AnyTask | WorkflowHandle | str
 
 
 class Engine:
@@ -127,8 +129,8 @@ class Engine:
 
     # What became of it
 
-    async def runs(self, of: AnyTask | str) -> list[Run]:
-        """The runs of a job or a task, in the order of their times."""
+    async def runs(self, of: Named) -> list[Run]:
+        """The runs of a job, a task or a workflow, in the order of their times."""
         keys = await reads.run_keys(self._store, self._tenant_id, await self._name(of))
         found = [await runs.get(self._store, key, self._tenant_id) for key in keys]
         return [run for run in found if run is not None]
@@ -136,7 +138,7 @@ class Engine:
     async def attempts(self, run: Run) -> list[AttemptRow]:
         return await runs.attempts(self._store, run.key)
 
-    async def fires(self, job: AnyTask | str) -> list[Fire]:
+    async def fires(self, job: Named) -> list[Fire]:
         """The occurrences of a job up to now, fired and missed, in the order of their times."""
         name = await self._name(job)
         fired = [
@@ -200,9 +202,11 @@ class Engine:
             if (until is None or entry.due_at <= until) and (known is None or matches(known, entry, kwargs))
         ]
 
-    async def _name(self, of: AnyTask | str) -> str:
+    async def _name(self, of: Named) -> str:
         if isinstance(of, TaskHandle):
             return of.name
+        if isinstance(of, WorkflowHandle):
+            return of.job.name
         return await reads.whole_name(self._store, self._tenant_id, of)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Self, TypeVar
 from bellringer.sdk.app import App
 from bellringer.sdk.portal import Portal
 from bellringer.store.runs import AttemptRow, DeadLetter, Run
-from bellringer.testing.engine import START, AnyTask, Engine, Length
+from bellringer.testing.engine import START, AnyTask, Engine, Length, Named
 from bellringer.testing.records import Enqueued, Fire, Performed
 from bellringer.testing.workshop import Crash
 from bellringer.verify import Summary
@@ -82,14 +82,14 @@ class TestEngine:
         self._engine.crash_worker(when)
         return self
 
-    def runs(self, of: AnyTask | str) -> list[Run]:
-        """The runs of a job or a task, in the order of their times."""
+    def runs(self, of: Named) -> list[Run]:
+        """The runs of a job, a task or a workflow, in the order of their times."""
         return self._do(lambda: self._engine.runs(of))
 
     def attempts(self, run: Run) -> list[AttemptRow]:
         return self._do(lambda: self._engine.attempts(run))
 
-    def fires(self, job: AnyTask | str) -> list[Fire]:
+    def fires(self, job: Named) -> list[Fire]:
         """The occurrences of a job, fired and missed."""
         return self._do(lambda: self._engine.fires(job))
 

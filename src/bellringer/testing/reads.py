@@ -13,7 +13,7 @@ from bellringer.testing.records import Enqueued, Fire
 
 _NEXT_READY: Final = """
 select least((select min(available_at) from queue
-              where worker_id is null and blocked & ~96 = 0 and attempt > 0 and available_at > bellringer.now()),
+              where worker_id is null and blocked & ~224 = 0 and attempt > 0 and available_at > bellringer.now()),
              (select min(due_at) from timers where attempt > 0))
 """
 _RUNS: Final = """

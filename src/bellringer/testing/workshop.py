@@ -15,6 +15,7 @@ from uuid_utils.compat import uuid7
 
 from bellringer.clock import SystemClock
 from bellringer.lifecycle.claim import Seat, Turn, claim
+from bellringer.lifecycle.fill import fill
 from bellringer.lifecycle.reap import reap
 from bellringer.lifecycle.settle import decide, settle
 from bellringer.runs import Ending, RunKey
@@ -29,6 +30,7 @@ from bellringer.tasks import Registry, Task
 from bellringer.testing import reads
 from bellringer.testing.records import Performed
 from bellringer.worker import endings
+from bellringer.worker.builtin import WithBuiltIns
 from bellringer.worker.executor import Executor
 from bellringer.worker.work import LogLine, Work
 
@@ -46,11 +48,11 @@ class _Here(Registry):
         self._app = app
 
     def get(self, name: str) -> Task | None:
-        task = self._app.registry.get(name)
+        task = WithBuiltIns(self._app.registry).get(name)
         return task and replace(task, isolation="auto")
 
     def names(self) -> list[str]:
-        return self._app.registry.names()
+        return WithBuiltIns(self._app.registry).names()
 
 
 class Workshop:
@@ -120,7 +122,7 @@ class Workshop:
             task_ids=[known[name] for name in self._registry.names()],
         )
         taken, _ = await claim(self._store, seat, most, Turn())
-        return taken
+        return await fill(self._store, taken)
 
     async def execute(self, claimed: Claimed, pool: str) -> Ending:
         """Call the handler of what was claimed."""
