@@ -169,6 +169,26 @@ def simulate_day(runs: int, seconds: int, workers: int, slots: int, *, as_json: 
     _tell(_measured(lambda dsn: measure(dsn, runs, seconds, workers, slots, dispatch)), as_json=as_json)
 
 
+@bench.command()
+@click.option("--nodes", type=click.IntRange(1, 100_000), default=10_000, show_default=True, help="Elements of a map.")
+@click.option(
+    "--chain", type=click.IntRange(2, 2_000), default=1_000, show_default=True, help="Nodes one after another."
+)
+@click.option("--slots", default=200, show_default=True, help="Slots of the worker.")
+@click.option("--peer/--no-peer", default=True, show_default=True, help="Run the chain on DBOS too; installs it once.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def workflow(nodes: int, chain: int, slots: int, *, peer: bool, as_json: bool) -> None:
+    """Compare a map and its fan-in with as many plain runs, and the hops of a chain with those of a peer.
+
+    \b
+    Example: bellringer bench workflow --json
+    Example: bellringer bench workflow --nodes 1000 --chain 100 --no-peer --json
+    """
+    from bellringer.bench.workflow import workflows as measure
+
+    _tell(_measured(lambda dsn: measure(dsn, nodes, chain, slots, with_peer=peer)), as_json=as_json)
+
+
 def _measured(measure: Callable[[str], Coroutine[Any, Any, Any]]) -> dict[str, Any]:
     from bellringer import telemetry
     from bellringer.bench import database

@@ -16,7 +16,7 @@ from uuid_utils.compat import uuid7
 from bellringer.bench.api import HOST, document, served
 from bellringer.clock import SystemClock
 from bellringer.jobs import shard_of
-from bellringer.store import history, workers
+from bellringer.store import forecast, history, workers
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
 from bellringer.store.queries import load
@@ -124,7 +124,7 @@ async def console(dsn: str, jobs: int, runs: int, rounds: int) -> Console:
 
 
 async def fill(store: Store, client: httpx2.AsyncClient, jobs: int, runs: int) -> None:
-    """Jobs and 30 days of runs: most have succeeded, some died, the newest wait."""
+    """Jobs, of which some rest or are in trouble, and 30 days of runs: most succeeded, some died, the newest wait."""
     names = Names(store)
     models = [document(f"model {n}", n) for n in range(MODELS)]
     _ok(await client.post("jobs/bulk", json={"items": models}), 201)
@@ -132,9 +132,12 @@ async def fill(store: Store, client: httpx2.AsyncClient, jobs: int, runs: int) -
     for start in range(0, max(jobs - MODELS, 0), BATCH):
         ids = [uuid7() for _ in range(min(BATCH, jobs - MODELS - start))]
         await store.pool.execute(_SQL.jobs, ids, [shard_of(i, shards) for i in ids], start, timeout=LONG)
+    await store.pool.execute(_SQL.states, timeout=LONG)
     await store.pool.execute(_SQL.members, timeout=LONG)
     await store.pool.execute(_SQL.cohorts, timeout=LONG)
     await store.pool.execute(_SQL.places, timeout=LONG)
+    for shard in range(shards):  # as a scheduler does every minute
+        await forecast.recount(store, [shard])
     now = await store.now()
     await _runs(store, runs, now)
     task_ids = await names.task_ids(["bench.noop"])

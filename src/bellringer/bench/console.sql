@@ -7,9 +7,17 @@ select u.job_id, k.tenant_id, u.shard, 'job ' || ($3::int + ord), k.task_id, k.s
        k.overlap, k.owner, k.tags, k.created_at, k.updated_at, k.routed
 from unnest($1::uuid[], $2::smallint[]) with ordinality u (job_id, shard, ord) join known k on k.place = ord % k.many
 
+-- name: states
+-- One of a thousand rests; one of a hundred fails, and one is late.
+update jobs set paused_at = bellringer.now(), paused_by = 'bench' where name like 'job %000';
+insert into troubles (job_id, tenant_id, kind, scheduled_for, since, looked_at)
+select job_id, tenant_id, case when name like '%5' then 'dead' else 'late' end, bellringer.now(), bellringer.now(), bellringer.now()
+from jobs where name like 'job %25' or name like 'job %50'
+
 -- name: members
 insert into members (shard, schedule_id, job_id, tenant_id, task_id, revision, pool_id, priority, misfire, overlap, active_since)
-select shard, schedule_ids[1], job_id, tenant_id, task_id, revision, pool_id, priority, 0, 1, bellringer.now() - interval '31 days' from jobs
+select shard, schedule_ids[1], job_id, tenant_id, task_id, revision, pool_id, priority, 0, 1, bellringer.now() - interval '31 days'
+from jobs where paused_at is null
 on conflict do nothing
 
 -- name: cohorts

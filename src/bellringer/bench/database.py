@@ -33,19 +33,24 @@ def server() -> Iterator[str]:
 
 async def create(dsn: str) -> str:
     """Make and migrate a database of its own; answers its DSN."""
-    name = f"bellringer_bench_{uuid4().hex[:8]}"
-    connection = await asyncpg.connect(dsn)
-    try:
-        await connection.execute(f"create database {name}")
-    finally:
-        await connection.close()
-    made = urlunsplit(urlsplit(dsn)._replace(path=f"/{name}"))
+    made = await create_empty(dsn)
     fresh = await asyncpg.connect(made)
     try:
         await migrate(fresh)
     finally:
         await fresh.close()
     return made
+
+
+async def create_empty(dsn: str) -> str:
+    """Make a database without tables; answers its DSN."""
+    name = f"bellringer_bench_{uuid4().hex[:8]}"
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute(f"create database {name}")
+    finally:
+        await connection.close()
+    return urlunsplit(urlsplit(dsn)._replace(path=f"/{name}"))
 
 
 async def drop(dsn: str, made: str) -> None:
