@@ -291,3 +291,18 @@ async def test_a_flow_is_not_forgotten_while_its_run_may_be_tried_again(bench: B
     assert await bench.state(key) is State.SUCCEEDED
     assert await flows.forget(bench.store, later) == 2
     assert await bench.value("select count(*) from flow_nodes") == 0
+
+
+async def test_what_begins_at_the_first_failure_has_nothing_of_those_under_way(bench: Bench) -> None:
+    nodes: Nodes = [
+        {"name": "a"},
+        {"name": "b"},
+        {"name": "mend", "after": ["a"], "takes": {"x": {"node": "b"}}, "when": "one_failed"},
+    ]
+    play, key, [a, b] = await under_way(bench, nodes)
+    await bench.end(play.seat, a, outcome=Outcome.FAILED, final="for good")
+    await play.all()
+    assert play.seen == [("mend", {"x": None})]
+    await bench.end(play.seat, b, result=1)
+    assert await bench.state(key) is State.SUCCEEDED
+    assert await bench.value(LEFT) == 0
