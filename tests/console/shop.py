@@ -35,3 +35,18 @@ async def wait(ctx: Context, seconds: float = 60.0) -> None:
     """Take a while, and say how far it has come."""
     await ctx.progress(1, 2, note="half of it")
     await asyncio.sleep(seconds)
+
+
+@app.task(name="shop.give")
+def give(value: object = None) -> object:
+    """Give back what it was given."""
+    return value
+
+
+@app.task(name="shop.weigh", retry=1)
+def weigh(ctx: Context, order: int) -> int:
+    """Weigh an order; the third cannot be weighed while something is broken."""
+    ctx.log.info("weighing", order=order)
+    if order == 3 and BROKEN.exists():
+        raise RuntimeError(BROKEN.read_text())
+    return order * 10

@@ -10,6 +10,7 @@ from .conftest import Eye, Shop
 PAGES = {
     "o": "Overview",
     "j": "Jobs",
+    "f": "Workflows",
     "r": "Runs",
     "d": "Dead letters",
     "c": "Calendar",

@@ -114,5 +114,6 @@ def test_a_page_is_sound(path: str, eye: Eye, full: Mapping[str, str]) -> None:
     page.set_viewport_size({"width": NARROW["width"], "height": NARROW["height"]})
     assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"], "the page scrolls sideways"
     eye.picture(f"{name} narrow")
+    assert faults(page) == []
     assert page.locator("img[src=x]").count() == 0
     assert page.locator(".trouble").count() == 0, page.locator(".trouble").all_inner_texts()

@@ -17,6 +17,7 @@ const ROUTES = [
   ["jobs/new", "job_form"],
   ["jobs/:id", "job"],
   ["jobs/:id/edit", "job_form"],
+  ["workflows", "workflows"],
   ["runs", "runs"],
   ["runs/:id", "run"],
   ["operations/:id", "operation"],
@@ -28,8 +29,8 @@ const ROUTES = [
   ["audit", "audit"],
   ["settings", "settings"],
 ];
-const GROUPS = { Work: ["o", "j", "r", "d", "c"], System: ["w", "k"], Admin: ["t", "a", "s"] };
-const ICONS = { o: "◎", j: "▤", r: "▶", d: "✕", c: "▦", w: "⚙", k: "⬡", t: "⌂", a: "≡", s: "☰" };
+const GROUPS = { Work: ["o", "j", "f", "r", "d", "c"], System: ["w", "k"], Admin: ["t", "a", "s"] };
+const ICONS = { o: "◎", j: "▤", f: "⎇", r: "▶", d: "✕", c: "▦", w: "⚙", k: "⬡", t: "⌂", a: "≡", s: "☰" };
 
 function match(path) {
   const given = path.split("/");

@@ -22,7 +22,7 @@ export function sheet() {
   return [...known].flatMap(([name, entries]) => entries.slice(-1).map((entry) => ({ name, ...entry })));
 }
 
-export const PAGES = { o: ["", "Overview"], j: ["jobs", "Jobs"], r: ["runs", "Runs"], d: ["dead-letters", "Dead letters"], c: ["calendar", "Calendar"], w: ["workers", "Workers & pools"], k: ["cluster", "Cluster"], t: ["tenants", "Tenants"], a: ["audit", "Audit"], s: ["settings", "Settings"] };
+export const PAGES = { o: ["", "Overview"], j: ["jobs", "Jobs"], f: ["workflows", "Workflows"], r: ["runs", "Runs"], d: ["dead-letters", "Dead letters"], c: ["calendar", "Calendar"], w: ["workers", "Workers & pools"], k: ["cluster", "Cluster"], t: ["tenants", "Tenants"], a: ["audit", "Audit"], s: ["settings", "Settings"] };
 for (const [letter, [path, name]] of Object.entries(PAGES)) known.set(`g ${letter}`, [{ what: `go to ${name}`, act: () => go(path), group: "Pages" }]);
 
 addEventListener("keydown", (event) => {
@@ -31,8 +31,9 @@ addEventListener("keydown", (event) => {
     if ((event.metaKey || event.ctrlKey) && event.key.toLowerCase() === "k") act("Mod+K", event);
     return;
   }
+  if (document.querySelector("dialog[open]")) return; // Escape is the dialog's own then
   if (event.key === "Escape") return void act("Escape", event);
-  if (typing || shortcuts.peek() === "off" || document.querySelector("dialog[open]")) return;
+  if (typing || shortcuts.peek() === "off") return;
   const name = first ? `${first} ${event.key}` : event.key;
   clearTimeout(timer);
   first = "";

@@ -158,7 +158,7 @@ function Ahead({ data, chosen, again }) {
 function Judged({ data, pool }) {
   const { peak } = data;
   const crowded = data.proposals.length > 0;
-  const notes = [data.left_out > 0 && `${number(data.left_out)} jobs are not counted: their schedules are too many`, data.timers_until
+  const notes = [data.left_out > 0 && `${number(data.left_out)} jobs are not counted: they, or their schedules, are too many`, data.timers_until
     && `timers from ${full(data.timers_until)} on are not counted`].filter(Boolean);
   return html`<${Verdict} tone=${crowded ? "warn" : "good"}>${fires(data.total)} to come${pool && ` in all pools`}; the fullest ${bucketWord(data)} is${" "}
       <${Link} to="calendar" terms=${{ ...Object.fromEntries(query.value), at: peak.at, in: "" }}>${clock(peak.at).slice(0, 5)} → ${fires(peak.fires)}<//>

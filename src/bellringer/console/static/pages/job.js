@@ -9,13 +9,16 @@ import { askBackfill, askPause, askResume, askRun, pathOf, remove, skipAt, state
 import { Schedule, zoneOf } from "../parts/schedule.js";
 import { State, Strip } from "../parts/state.js";
 import { whyJob } from "../parts/why.js";
+import { GraphTab } from "./job_graph.js";
 import { Configuration, Events, Ledger, Metrics, Revisions, Runs, Times } from "./job_tabs.js";
 
 const TABS = {
   runs: "Runs", ledger: "Ledger", schedule: "Schedule", configuration: "Configuration",
   metrics: "Metrics", revisions: "Revisions", events: "Events",
 };
-const SHOWN = { runs: Runs, ledger: Ledger, schedule: Times, configuration: Configuration, metrics: Metrics, revisions: Revisions, events: Events };
+const WITH_GRAPH = { runs: TABS.runs, graph: "Graph", ...TABS };
+const LEFT = Object.fromEntries(["cursor", "a", "b", "year", "version", "against", "node"].map((name) => [name, ""])); // terms of one tab only
+const SHOWN = { runs: Runs, graph: GraphTab, ledger: Ledger, schedule: Times, configuration: Configuration, metrics: Metrics, revisions: Revisions, events: Events };
 
 export default function Job({ parts }) {
   const found = useData((stop) => ask("GET", `jobs/${part(parts.id)}`, { signal: stop }), [parts.id]);
@@ -25,7 +28,8 @@ export default function Job({ parts }) {
 function Page({ job, etag, again }) {
   const strip = useData((stop) => get("jobs/strips", { ids: job.job_id, limit: 60 }, stop), [job.job_id]);
   const runs = strip.data?.items?.[0]?.runs ?? [];
-  const chosen = query.value.get("tab") in TABS ? query.value.get("tab") : "runs";
+  const tabs = job.workflow ? WITH_GRAPH : TABS;
+  const chosen = query.value.get("tab") in tabs ? query.value.get("tab") : "runs";
   const Tab = SHOWN[chosen];
   useKeys(
     {
@@ -43,8 +47,8 @@ function Page({ job, etag, again }) {
     <div class="strip-line"><${Strip} runs=${runs} job=${zoneOf(job)} /> ${strip.data?.items?.[0] && html`<span class="mute">last success: <${When}
       at=${strip.data.items[0].last_success} job=${zoneOf(job)} /></span>`}</div>
     <${Buttons} job=${job} />
-    <${Tabs} tabs=${TABS} chosen=${chosen} choose=${(tab) => narrow({ tab: tab === "runs" ? "" : tab, cursor: "", a: "", b: "", year: "" })} />
-    <div role="tabpanel" aria-label=${TABS[chosen]}><${Tab} key=${`${chosen} ${job.job_id}`} job=${job} etag=${etag} again=${again} /></div>`;
+    <${Tabs} tabs=${tabs} chosen=${chosen} choose=${(tab) => narrow({ tab: tab === "runs" ? "" : tab, ...LEFT })} />
+    <div role="tabpanel" aria-label=${tabs[chosen]}><${Tab} key=${`${chosen} ${job.job_id}`} job=${job} etag=${etag} again=${again} /></div>`;
 }
 
 /** When it fires next: counting down, as the clock of the page moves. */
@@ -67,7 +71,7 @@ function Buttons({ job }) {
     <span class="gap"></span>
     ${may("editor") && html`
       <${Link} class="button" to=${`jobs/${part(job.job_id)}/edit`}>Edit<//>
-      <${Link} class="button" to="jobs/new" terms=${{ from: job.job_id }}>Duplicate<//>
+      ${!job.workflow && html`<${Link} class="button" to="jobs/new" terms=${{ from: job.job_id }}>Duplicate<//>`}
       <button type="button" class="danger" onClick=${() => remove(job, () => go("jobs"))}>Delete …</button>`}
   </div>`;
 }

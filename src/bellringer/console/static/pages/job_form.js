@@ -145,7 +145,7 @@ function What({ form }) {
   return html`<${Card} title="What runs" wide=${true}>
     <div class="fields">
       <${Text} label="Name" value=${draft.name} set=${set("name")} faults=${at("/name")} hint="unique among your jobs" required />
-      <${Select} label="It" of=${{ task: "runs a task", http: "calls a URL" }} value=${draft.what} set=${set("what")} />
+      ${draft.what !== "workflow" && html`<${Select} label="It" of=${{ task: "runs a task", http: "calls a URL" }} value=${draft.what} set=${set("what")} />`}
       ${draft.what === "task" && html`<${Text} label="Task" mono=${true} list=${id} value=${draft.task} set=${set("task")} faults=${at("/task")}
         hint="as workers know it; it may be named before one does" required />`}
     </div>
@@ -153,6 +153,9 @@ function What({ form }) {
     ${draft.what === "http"
       ? html`<${JsonField} label="The call" value=${draft.http} set=${json(form, "http")} faults=${at("/http")}
         hint="url, method, headers, body, timeout, expect, secret" />`
+      : draft.what === "workflow"
+      ? html`<${JsonField} label="Params" value=${draft.kwargs} set=${json(form, "kwargs")} faults=${at("/kwargs")}
+        hint="it is a workflow: its nodes are changed where they are declared, in code or by the API" />`
       : !draft.task.trim()
         ? html`<p class="mute">Name a task, and its arguments appear here.</p>`
         : html`<${Arguments} key=${task.data?.name ?? "unknown"} task=${task.data ?? null} value=${draft.kwargs} set=${set("kwargs")}

@@ -4,14 +4,15 @@ import { get, may, part, post } from "../lib/api.js";
 import { useData } from "../lib/load.js";
 import { useKeys } from "../lib/keys.js";
 import { write } from "../lib/json.js";
-import { go } from "../lib/place.js";
+import { go, narrow, query } from "../lib/place.js";
 import { now, seconds, span } from "../lib/time.js";
 import { JsonField } from "../parts/arguments.js";
 import { Ask } from "../parts/ask.js";
 import { Attempts, RunLine } from "../parts/attempts.js";
-import { Card, CopyAs, Facts, Json, Link, Loading, When } from "../parts/basics.js";
+import { Card, CopyAs, Facts, Json, Link, Loading, Tabs, When } from "../parts/basics.js";
 import { attempt, confirm, show, tell } from "../parts/dialog.js";
 import { Text, faultsAt } from "../parts/field.js";
+import { Flow } from "../parts/flow.js";
 import { Logs } from "../parts/logs.js";
 import { useWhile } from "../parts/operations.js";
 import { CANCELLABLE, CopyButton, RETRIABLE, RunId, Took, headline, heldBy, isOver, lateBy, progressOf, shortId } from "../parts/run_words.js";
@@ -20,6 +21,8 @@ import { State, look } from "../parts/state.js";
 import { Why, whyRun } from "../parts/why.js";
 
 const NEIGHBOURS = 60;
+const TABS = { nodes: "Nodes", run: "The run itself" }; // of a workflow run
+const LEFT = { view: "", node: "", element: "", state: "", dir: "", follow: "" };
 const pathOf = (run) => `runs/${part(run.run_id)}`;
 
 export default function RunPage({ parts }) {
@@ -38,7 +41,7 @@ function Page({ run, again }) {
   const zone = job ? zoneOf(job) : undefined;
   const retriable = RETRIABLE.includes(run.state);
   const acts = {
-    retry: () => attempt(() => post(`${pathOf(run)}/retry`).then(again), "it is tried again"),
+    retry: () => attempt(() => retry(run).then(again), "it is tried again"),
     cancel: () => askCancel(run, again),
     replay: () => askReplay(run),
   };
@@ -51,16 +54,40 @@ function Page({ run, again }) {
     "Run",
     [run.run_id, run.state],
   );
-  return html`<nav class="crumbs" aria-label="where you are"><${Link} to="runs">Runs<//> /${" "}
-      ${run.job ? html`<${Link} to=${`jobs/${part(run.job_id)}`}>${run.job}<//>` : html`<code>${run.task}</code>`} / <code>${shortId(run.run_id)}</code></nav>
-    <header class="head"><h1>${run.job ?? run.task}</h1><${State} of=${run.state} />
+  const tab = query.value.get("tab") === "run" ? "run" : "nodes";
+  const itself = html`<${Itself} run=${run} zone=${zone} />`;
+  return html`<${Crumbs} run=${run} />
+    <header class="head"><h1>${run.workflow?.node ?? run.job ?? run.task}</h1><${State} of=${run.state} />
       <span class="mute"><${When} at=${run.scheduled_for} job=${zone} short=${false} /></span><span class="gap"></span>
       ${run.job && html`<button type="button" class="quiet" title="the run before, of the same job ([)" onClick=${() => step(run, -1)}>‹ Before</button>
       <button type="button" class="quiet" title="the next run of the same job (])" onClick=${() => step(run, 1)}>Next ›</button>`}</header>
     <${Verdict} run=${run} zone=${zone} />
-    <${RunLine} run=${run} />
+    ${!run.has_nodes && html`<${RunLine} run=${run} />`}
     <${Buttons} run=${run} acts=${acts} />
-    <div class="cards pair">
+    ${run.has_nodes
+      ? html`<${Tabs} tabs=${TABS} chosen=${tab} choose=${(next) => narrow({ ...LEFT, tab: next === "nodes" ? "" : next })} />
+        <div role="tabpanel" aria-label=${TABS[tab]}>${tab === "nodes" ? html`<${Flow} run=${run} />` : itself}</div>`
+      : itself}`;
+}
+
+/** Where it belongs: to a job, to a node of a workflow run, or to nothing. */
+function Crumbs({ run }) {
+  const own = run.job ? html`<${Link} to=${`jobs/${part(run.job_id)}`}>${run.job}<//>` : html`<code>${run.task}</code>`;
+  const node = run.workflow;
+  const inside = node && html`<${Link} to=${`jobs/${part(node.job_id)}`}>${node.job ?? "a workflow"}<//> / <${Link} to=${`runs/${part(node.run_id)}`}
+    terms=${{ node: node.node }}>workflow run <code>${shortId(node.run_id)}</code><//> / ${node.node}`;
+  return html`<nav class="crumbs" aria-label="where you are"><${Link} to="runs">Runs<//> / ${inside ?? own} / <code>${shortId(run.run_id)}</code></nav>`;
+}
+
+/** A node that is dead is tried again by its workflow run, and what comes after it with it. */
+function retry(run) {
+  if (run.state !== "dead" || !run.workflow) return post(`${pathOf(run)}/retry`);
+  return post(`runs/${part(run.workflow.run_id)}/nodes/retry`, { nodes: [run.workflow.node] });
+}
+
+/** What any run has: its attempts, what went in and came out, and what it logged. */
+function Itself({ run, zone }) {
+  return html`${run.has_nodes && html`<${RunLine} run=${run} />`}<div class="cards pair">
       ${!isOver(run) && html`<${Card} title="Why it is there"><${Why} path=${`${pathOf(run)}/explain`} /><//>`}
       <${Card} title="Attempts" wide=${isOver(run)}><${Attempts} run=${run} zone=${zone} /><//>
       <${Card} title="Arguments" aside=${html`<${CopyButton} text=${write({ args: run.args, kwargs: run.kwargs }, 2)} what="the arguments" />`}>
@@ -111,9 +138,9 @@ function Bar({ run }) {
 
 function Buttons({ run, acts }) {
   return html`<div class="tools" role="group" aria-label="what can be done">
-    ${may("operator") && RETRIABLE.includes(run.state) && html`<button type="button" class="main" onClick=${acts.retry}>
+    ${may("operator") && RETRIABLE.includes(run.state) && !run.has_nodes && html`<button type="button" class="main" onClick=${acts.retry}>
       ${run.state === "dead" ? "Retry" : "Try now"}</button>`}
-    ${may("operator") && isOver(run) && html`<button type="button" onClick=${acts.replay}>Edit and replay …</button>`}
+    ${may("operator") && isOver(run) && !run.workflow && html`<button type="button" onClick=${acts.replay}>Edit and replay …</button>`}
     ${may("operator") && CANCELLABLE.includes(run.state) && html`<button type="button" class="danger" disabled=${run.cancel_requested} onClick=${acts.cancel}>
       ${run.cancel_requested ? "Asked to stop" : "Cancel …"}</button>`}
     <button type="button" onClick=${() => whyRun(run)}>Why?</button>
@@ -151,7 +178,8 @@ function Context({ run, zone }) {
     ["Late by", lateBy(run)],
     ["Cause", run.cause],
     ["Task", html`<${Link} to="runs" terms=${{ task: run.task }}><code>${run.task}</code><//>`],
-    ["Job", run.job ? html`<${Link} to=${`jobs/${part(run.job_id)}`}>${run.job}<//>` : "none: it was sent"],
+    ["Job", run.job ? html`<${Link} to=${`jobs/${part(run.job_id)}`}>${run.job}<//>` : run.workflow ? html`node <${Link} to=${`runs/${part(run.workflow.run_id)}`}
+      terms=${{ node: run.workflow.node }}>${run.workflow.node}<//> of ${run.workflow.job ?? "a workflow"}` : "none: it was sent"],
     ["Revision", run.job && run.revision !== null ? html`<${Link} to=${`jobs/${part(run.job_id)}`} terms=${{ tab: "revisions", b: run.revision }}>
       ${run.revision}<//>` : run.revision],
     ["Pool", html`<${Link} to="runs" terms=${{ pool: run.pool }}>${run.pool}<//>`],

@@ -1,6 +1,7 @@
 // What can be done to a job, for every page that shows one. What can be undone is done at once.
 import { html, useState } from "../lib/html.js";
-import { ask, part, post } from "../lib/api.js";
+import { ask, get, part, post } from "../lib/api.js";
+import { useData } from "../lib/load.js";
 import { go } from "../lib/place.js";
 import { full } from "../lib/time.js";
 import { Ask } from "./ask.js";
@@ -72,9 +73,16 @@ export function remove(job, then = () => {}) {
   });
 }
 
+/** What a workflow can be given, in words. */
+function paramsOf(graph) {
+  const named = Object.entries(graph?.params ?? {}).map(([name, one]) => ("default" in one ? `${name} (may be left out)` : name));
+  return named.length ? `it takes ${named.join(", ")}` : "a JSON object";
+}
+
 export function askRun(job) {
   show(`Run ${job.name} now`, function Run({ close }) {
-    const task = useTask(job.http ? "" : job.task);
+    const task = useTask(job.http || job.workflow ? "" : job.task);
+    const graph = useData((stop) => (job.workflow ? get(`${pathOf(job)}/graph`, {}, stop) : null), [], { still: true });
     const [kwargs, set] = useState(job.kwargs);
     const [args, position] = useState(job.args);
     const [wrong, refuse] = useState([]);
@@ -83,9 +91,10 @@ export function askRun(job) {
       started(job, run);
       return run;
     }
-    return html`<${Ask} close=${close} verb="Run now" act=${act} ready=${wrong.length === 0 && !(args instanceof Error)}>${(faults) => html`
+    return html`<${Ask} close=${close} verb="Run now" act=${act} ready=${wrong.length === 0 && ![args, kwargs].some((one) => one instanceof Error)}>${(faults) => html`
       <p class="mute">${job.http ? "It calls its URL once, whatever its schedule says." : "These arguments hold for this run alone."}</p>
-      ${!job.http && task.data !== undefined && html`<${Arguments} task=${task.data} value=${kwargs} set=${set} refuse=${refuse}
+      ${job.workflow && html`<${JsonField} label="Params" value=${kwargs} set=${set} hint=${paramsOf(graph.data)} faults=${faultsAt(faults, "/kwargs")} />`}
+      ${!job.http && !job.workflow && task.data !== undefined && html`<${Arguments} task=${task.data} value=${kwargs} set=${set} refuse=${refuse}
         faults=${(name) => faultsAt(faults, name ? `/kwargs/${name}` : "/kwargs")} />`}
       ${!job.http && job.args.length > 0 && html`<${JsonField} label="Positional arguments" value=${args} set=${position} rows=${3}
         faults=${faultsAt(faults, "/args")} />`}`}<//>`;

@@ -28,7 +28,7 @@ export function draftOf(job) {
   const names = (list) => Object.fromEntries(list.map((name) => [name, text(job[name])]));
   return {
     ...EMPTY, ...names(TEXTS), ...names(NUMBERS),
-    name: job.name, what: job.http ? "http" : "task", task: job.http ? "" : job.task, args: job.args, kwargs: job.kwargs, http: job.http ?? HTTP,
+    name: job.name, what: job.http ? "http" : job.workflow ? "workflow" : "task", task: job.http ? "" : job.task, args: job.args, kwargs: job.kwargs, http: job.http ?? HTTP,
     kind: written.length > 1 ? "several" : written.length ? kindOf(first) : "manual",
     schedule: { ...SCHEDULE, ...(written.length === 1 && first) }, several: written, seed: first.seed ? { of: first.cron, value: first.seed } : null,
     pool: job.routed ? "" : job.pool,

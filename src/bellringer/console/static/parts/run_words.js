@@ -57,8 +57,13 @@ export function RunId({ id }) {
     <${CopyButton} text=${id} what="the run's id" /></span>`;
 }
 
-/** Of which job it is; what was sent has none, and goes by its task. */
+/** Of which job it is; the run of a node has its workflow run, and what was sent goes by its task. */
 export function Whose({ run }) {
+  const inside = run.workflow;
+  if (inside) {
+    const name = `${inside.job ?? "workflow"} › ${inside.node}`;
+    return html`<${Link} to=${`runs/${part(inside.run_id)}`} terms=${{ node: inside.node }} class="name clip" title=${`${name}, task ${run.task}`}>${name}<//>`;
+  }
   if (!run.job) return html`<code class="clip" title=${`${run.task}, without a job`}>${run.task}</code>`;
   return html`<${Link} to=${`jobs/${part(run.job_id)}`} class="name clip" title=${`${run.job}, task ${run.task}`}>${run.job}<//>`;
 }

@@ -1,0 +1,170 @@
+// A graph to look at: boxes and curves. Only what is in sight is drawn, and less of it from afar, so a graph of thousands stays as light as one of
+// ten. Whoever does not see it has the same as a list.
+import { html, useEffect, useMemo, useRef, useState } from "../lib/html.js";
+import { Canvas, MARGIN } from "../lib/canvas.js";
+import { write } from "../lib/json.js";
+import { useKeys } from "../lib/keys.js";
+import { BOX, layout } from "../lib/layout.js";
+
+const CLOSER = 1.25;
+const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+const ROOM = 100; // pixels for what is written on an edge
+const STRIDE = 120; // pixels that Shift and an arrow move it by
+
+const pen = document.createElement("canvas").getContext("2d");
+const widths = new Map();
+
+/** A text as far as there is room for it; SVG does not do it by itself. */
+function cut(text, room) {
+  const key = `${room} ${text}`;
+  if (!widths.has(key)) {
+    pen.font = "600 13px system-ui, 'DejaVu Sans', sans-serif";
+    const signs = [...text].slice(0, 60);
+    const fits = signs.join("") === text && pen.measureText(text).width <= room;
+    while (!fits && signs.length && pen.measureText(`${signs.join("")}…`).width > room) signs.pop();
+    if (widths.size > 20_000) widths.clear();
+    widths.set(key, fits ? text : `${signs.join("")}…`);
+  }
+  return widths.get(key);
+}
+
+/** Where it was laid out, and what is in sight of it. `first()` is the name of the box that is looked at first. */
+function useCanvas(plan, first) {
+  const frame = useRef(null);
+  const stage = useRef(null);
+  const [seen, see] = useState(null);
+  const canvas = useMemo(() => new Canvas(frame, stage, see), []);
+  canvas.plan = plan;
+  useEffect(() => void canvas.begin(first()), [plan]);
+  useEffect(() => canvas.listen(), []);
+  return [canvas, seen];
+}
+
+/**
+ * nodes: [{name, kind, icon, tone, word, more, count, stack, strong, mark, say}], those before others first; edges: [{from, to, is, look, sign, strong}].
+ * chosen: a name; choose(name). follow: names to keep in sight, or null.
+ */
+export function Graph({ nodes, edges, direction, chosen, choose, label, follow = null }) {
+  const shape = JSON.stringify([direction, nodes.map(({ name }) => name), edges.map(({ from, to }) => [from, to])]);
+  const plan = useMemo(() => layout(nodes, edges, direction), [shape]);
+  const [canvas, seen] = useCanvas(plan, () => firstOf(nodes, chosen));
+  const [at, stand] = useState(chosen);
+  const rover = plan.boxes.has(at) ? at : plan.boxes.has(chosen) ? chosen : nodes[0]?.name; // the one box that Tab comes to
+  useEffect(() => void (follow?.length && !canvas.isHeld && canvas.show(follow)), [JSON.stringify(follow)]);
+  useEffect(() => void (plan.boxes.has(chosen) && canvas.reveal(chosen)), [chosen, plan]);
+  useKeys(
+    {
+      "+": ["closer", () => canvas.zoom(CLOSER)],
+      "-": ["farther", () => canvas.zoom(1 / CLOSER)],
+      0: ["all of the graph", () => canvas.fit()],
+    },
+    "Graph",
+  );
+  function walk(from, step) {
+    const next = neighbour(plan.boxes, from, step);
+    if (!next) return;
+    stand(next);
+    canvas.reveal(next);
+    const focus = () => canvas.frame.current?.querySelector("[data-rover]")?.focus();
+    requestAnimationFrame(() => requestAnimationFrame(focus)); // once it is drawn
+  }
+  function pressed(event) {
+    const step = STEPS[event.key];
+    const from = event.target.closest("[data-node]")?.dataset.node ?? rover;
+    if (step && event.shiftKey) canvas.pan(-step[0] * STRIDE, -step[1] * STRIDE);
+    else if (step) walk(from, step);
+    else if (event.key === "Enter" || event.key === " ") choose(from);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  }
+  function press(name) {
+    if (canvas.isDragged) return;
+    stand(name);
+    choose(name);
+  }
+  const shown = seen ? nodes.filter(({ name }) => name === rover || inside(plan.boxes.get(name), seen)) : [];
+  return html`<div class="dag"><${Tools} canvas=${canvas} />
+    <svg ref=${canvas.frame} class=${seen?.near ? "" : "afar"} role="group" aria-label=${label} onKeyDown=${pressed}
+      style=${{ height: `${plan.height + 2 * MARGIN}px` }}><g ref=${canvas.stage}>
+      ${seen && html`<${Lines} lines=${plan.lines} seen=${seen} edges=${edges} direction=${direction} />`}
+      ${shown.map((node) => html`<${Box} key=${node.name} node=${node} place=${plan.boxes.get(node.name)} near=${seen.near} chosen=${node.name === chosen}
+        rover=${node.name === rover} choose=${() => press(node.name)} />`)}
+    </g></svg></div>`;
+}
+
+function Tools({ canvas }) {
+  return html`<div class="dag-tools" role="group" aria-label="zoom">
+    <button type="button" class="icon" aria-label="closer" title="closer (+)" onClick=${() => canvas.zoom(CLOSER)}><span aria-hidden="true">+</span></button>
+    <button type="button" class="icon" aria-label="farther" title="farther (-)" onClick=${() => canvas.zoom(1 / CLOSER)}><span aria-hidden="true">−</span></button>
+    <button type="button" class="icon" title="all of it (0)" onClick=${() => canvas.fit()}>Fit<span class="unseen"> all of it</span></button></div>`;
+}
+
+const inside = (box, seen) =>
+  box && box.x < seen.right && box.x + BOX.width > seen.x && box.y < seen.bottom && box.y + BOX.height > seen.y;
+
+/** The nearest box that way: in the next layer, or beside in the same one. */
+function neighbour(boxes, name, [dx, dy]) {
+  const from = boxes.get(name);
+  let best = null;
+  let least = Infinity;
+  for (const [other, box] of boxes) {
+    const [x, y] = [(box.x - from.x) * (dx || 1), (box.y - from.y) * (dy || 1)];
+    const [ahead, beside] = dx ? [x, Math.abs(y)] : [y, Math.abs(x)];
+    if (other === name || ahead < 1 || (dx ? ahead < BOX.width / 2 : ahead < BOX.height / 2)) continue;
+    const far = ahead + beside * 3;
+    if (far < least) [least, best] = [far, other];
+  }
+  return best;
+}
+
+/** What is looked at first: what was chosen, what needs a look, or the start. */
+function firstOf(nodes, chosen) {
+  const found = nodes.find((node) => node.name === chosen) ?? nodes.find((node) => node.tone === "bad") ?? nodes.find((node) => node.tone === "busy");
+  return (found ?? nodes[0])?.name;
+}
+
+const valueOf = (value) => (typeof value === "string" ? value : write(value));
+const classOf = (edge) => [edge.look, edge.strong && "strong"].filter(Boolean).join(" ");
+
+/** All lines of one look are one path: what they have on them is written beside. */
+function Lines({ lines, seen, edges, direction }) {
+  const now = new Map(edges.map((edge) => [`${edge.from}\n${edge.to}`, edge]));
+  const groups = new Map();
+  const words = [];
+  for (const line of lines) {
+    const { x, y, right, bottom } = line.frame;
+    if (x > seen.right || right < seen.x || y > seen.bottom || bottom < seen.y) continue;
+    const edge = now.get(`${line.edge.from}\n${line.edge.to}`) ?? line.edge;
+    const look = classOf(edge);
+    if (!groups.has(look)) groups.set(look, [[], []]);
+    groups.get(look)[0].push(line.d);
+    groups.get(look)[1].push(line.tip);
+    if (seen.near && (edge.is !== undefined || edge.sign)) words.push([line, edge]);
+  }
+  return html`<g aria-hidden="true">${[...groups].toSorted(([a], [b]) => a.length - b.length).map(([look, [ways, tips]]) => html`
+      <path key=${`way ${look}`} class="line ${look}" d=${ways.join("")} /><path key=${`tip ${look}`} class="tip ${look}" d=${tips.join("")} />`)}
+    ${words.map(([{ end: [x, y], edge: { from, to } }, edge]) => {
+      const text = cut([edge.sign, edge.is !== undefined && `= ${valueOf(edge.is)}`].filter(Boolean).join(" "), ROOM);
+      const place = direction === "lr" ? { x: x - 12, y: y - 7, class: "at-end" } : { x: x + 9, y: y - 12, class: "" };
+      return html`<text key=${`${from}\n${to}`} x=${place.x} y=${place.y} class="on-line ${place.class} ${classOf(edge)}">${text}</text>`;
+    })}</g>`;
+}
+
+function Box({ node, place, near, chosen, rover, choose }) {
+  const { width, height } = BOX;
+  const look = ["box", `tone-${node.tone}`, chosen && "chosen", node.strong && "strong", node.mark && `mark-${node.mark}`].filter(Boolean).join(" ");
+  return html`<g class=${look} transform=${`translate(${place.x} ${place.y})`} role="button" tabindex=${rover ? 0 : -1} aria-pressed=${chosen}
+      aria-label=${node.say} data-node=${node.name} data-rover=${rover ? "" : undefined} onClick=${choose}>
+    <title>${node.say}</title>
+    ${node.stack && near && html`<rect class="paper" x="8" y="-8" width=${width - 8} height=${height} rx="7" /><rect class="paper" x="4" y="-4"
+      width=${width - 4} height=${height} rx="7" />`}
+    <rect class="paper" width=${width} height=${height} rx="7" />
+    <rect class="side" width="6" height=${height} rx="3" />
+    ${near
+      ? html`<text class="kind" x="16" y="22">${node.kind}</text><text class="title" x="34" y="22">${cut(node.name, width - 46 - (node.count ? 44 : 0))}</text>
+        ${node.count && html`<text class="count" x=${width - 10} y="22">${node.count}</text>`}
+        <text class="word" x="16" y="42">${node.icon} ${cut(node.word, width - 44)}</text><text class="more" x=${width - 10} y="42">${node.more}</text>`
+      : html`<text class="far" x=${width / 2} y="40">${node.icon}</text>`}
+  </g>`;
+}
