@@ -155,7 +155,10 @@ async def test_a_dry_run_tells_that_the_workflow_changes(api: httpx2.AsyncClient
         ({"task": "workflow"}, "name_reserved", "/task", "built-in"),
         ({"task": "wait"}, "name_reserved", "/task", "built-in"),
         ({"workflow": [1]}, "type", "/workflow", ""),
-        ({"workflow": document({"name": "s", "workflow": "nowhere"})}, "unknown_workflow", "/workflow", "nowhere"),
+        (
+            {"workflow": document({"name": "s", "workflow": "nowhere"})},
+            "unknown_workflow", "/workflow/nodes/0/workflow", "nowhere",
+        ),
     ],
 )  # fmt: skip
 async def test_what_makes_no_sense_is_refused_with_its_place(

@@ -42,6 +42,7 @@ async def test_why_of_a_node(ask: Ask, run_id: str) -> None:
     assert (told["reasons"][0]["code"], told["workflow"]["node"]) == ("waits_for_signal", "approve")
     whole = (await ask("runs", "explain", run_id))[0]
     assert "its nodes are under way: 2 of 4 have ended; waits for the signal approve" in whole
+    assert (await ask("why", run_id))[0].startswith("etl")
     assert "no such node" in (await ask("why", run_id, "--node", "nowhere", code=4))[1]
     assert "--node is for a workflow run" in (await ask("why", "etl", "--node", "load", code=2))[1]
 

@@ -51,12 +51,19 @@ async def test_a_run_is_shown_with_its_nodes(ask: Ask, run_id: str) -> None:
     assert head.split() == ["NODE", "STATE", "TOOK", "TRY", "AFTER", "WHY"]
     assert rows[0].startswith("✓  extract ")
     assert rows[1].startswith("✕  transform ×3: 2 ✓ 1 ✕  dead ")
+    assert rows[1].endswith("1 of 3 elements did not go well")
     assert rows[2].startswith("–  load ")
     assert rows[2].endswith("something before it failed")
     assert rows[3].startswith("◷  approve ")
     assert rows[3].endswith("for the signal approve")
     told = json.loads((await ask("workflows", "graph", run_id, "-o", "json"))[0])
     assert (told["run_id"], [node["name"] for node in told["nodes"]][:2]) == (run_id, ["extract", "transform"])
+    dead = json.loads((await ask("workflows", "nodes", run_id, "transform", "--state", "dead", "-o", "json"))[0])
+    assert [node["reason"] for node in dead] == ["ValueError: no"]
+    listed = json.loads((await ask("runs", "list", "-o", "json"))[0])
+    assert {run["error"] is None for run in listed if run["state"] == "succeeded"} == {True}
+    assert f"bellringer workflows graph {run_id}" in (await ask("runs", "get", run_id))[0]
+    assert (await ask("runs", "logs", run_id))[1] == "nothing is logged\n"
     names, _ = await ask("workflows", "graph", run_id, "-o", "name")
     assert names.split() == ["extract", "transform", "load", "approve", "rare"]
 
@@ -65,6 +72,7 @@ async def test_a_run_is_steered(ask: Ask, run_id: str, staff: Staff) -> None:
     shown, _ = await ask("workflows", "nodes", run_id, "transform", "--state", "dead")
     assert shown.splitlines()[1].split()[:3] == ["✕", "transform[1]", "dead"]
     assert '"b"' in shown
+    assert "ValueError: no" in shown
     staff.acts = {"load": ok(7)}
     assert (await ask("workflows", "retry", run_id, "transform[1]"))[0] == f"{run_id}  running\n"
     assert (await ask("workflows", "signal", run_id, "approve", "--payload", '{"by": "ana"}'))[0] == "taken\n"
@@ -82,6 +90,8 @@ async def test_workflows_and_their_versions_are_shown(ask: Ask, url: str, run_id
     head, row = (await ask("workflows", "list"))[0].splitlines()
     assert head.split() == ["NAME", "NODES", "VERSION", "NEXT", "LAST", "TOOK", "RUN"]
     assert (row.split()[:2], row.split()[-1]) == (["etl", "5"], run_id)
+    assert (await ask("workflows", "diff", "etl"))[1].endswith("is the only one\n")
+    assert "5 nodes, version " in (await ask("jobs", "get", "etl"))[0]
     async with httpx2.AsyncClient(base_url=url, timeout=20) as api:
         changed = await api.patch("/api/v1/jobs/etl", json={"workflow": document(*NODES, max_parallel=4)})
         assert changed.status_code == 200, changed.text
@@ -93,7 +103,7 @@ async def test_workflows_and_their_versions_are_shown(ask: Ask, url: str, run_id
     ]  # fmt: skip
     assert (await ask("workflows", "diff", "etl", versions[0], versions[0]))[1] == "nothing differs\n"
     graph, _ = await ask("workflows", "graph", "etl", "--version", versions[1])
-    assert "transform ×10000  map of tasks  demo" in graph
+    assert "transform ≤10000  map of tasks  demo" in graph
     assert "load is 7" in graph
     assert "undo" not in graph
     assert "undoes extract" in (await ask("workflows", "graph", "etl"))[0]

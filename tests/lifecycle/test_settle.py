@@ -299,6 +299,23 @@ async def test_a_worker_that_left_with_work_in_hand_is_reaped(bench: Bench) -> N
     assert await reap(bench.store, bench.names, SILENCE) == 1
 
 
+async def test_what_cannot_be_settled_keeps_nothing_else_from_being_reaped(bench: Bench) -> None:
+    await bench.sql(
+        "create function bellringer.refuse() returns trigger language plpgsql as "
+        "$$ begin raise exception 'refused' using errcode = '54000'; end $$"
+    )
+    (one, stuck), (other, claimed) = await begin(bench), await begin(bench)
+    when = f"new.job_id = '{stuck.key.job_id}'"
+    await bench.sql(f"create trigger r before insert on attempts for each row when ({when}) execute function refuse()")
+    await bench.vanish(one)
+    await bench.vanish(other)
+    assert await reap(bench.store, bench.names, SILENCE) == 1
+    assert await bench.state(claimed.key) is State.RETRYING
+    await bench.sql("drop trigger r on attempts")
+    assert await reap(bench.store, bench.names, SILENCE) == 1
+    assert await bench.state(stuck.key) is State.RETRYING
+
+
 async def lose(bench: Bench) -> None:
     """A new worker claims what there is, and vanishes."""
     seat = await bench.seat()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 from tests.lifecycle.conftest import Bench
 
-from bellringer.errors import Conflict, InvalidInput
+from bellringer.errors import Conflict, InvalidInput, NotFound
 from bellringer.jobs import SIGNAL, WAIT, WORKFLOW
-from bellringer.lifecycle import flow, settle
+from bellringer.lifecycle import flow, reap, settle
 from bellringer.lifecycle.claim import Seat
 from bellringer.lifecycle.fill import fill
 from bellringer.runs import Ending, Outcome, RunKey, State
@@ -342,3 +343,72 @@ async def test_a_pause_holds_the_nodes_too(bench: Bench) -> None:
 async def test_a_cycle_is_refused_by_its_name(bench: Bench) -> None:
     with pytest.raises(InvalidInput, match=r"a → b → a|b → a → b"):
         await start(bench, [{"name": "a", "after": ["b"]}, {"name": "b", "after": ["a"]}])
+
+
+async def test_workflows_that_are_named_are_there_get_what_they_take_and_are_not_too_deep(bench: Bench) -> None:
+    inner = {"params": {"n": {}}, "nodes": [{"name": "x", "task": "greet", "takes": {"n": {"param": "n"}}}]}
+    await bench.job("w0", task=WORKFLOW, workflow=inner)
+    for wrong, told in (
+        ({"name": "sub", "workflow": "nowhere"}, "there is no workflow 'nowhere'"),
+        ({"name": "sub", "workflow": "w0"}, "misses its param 'n'"),
+        ({"name": "sub", "workflow": "w0", "kwargs": {"n": 1, "m": 2}}, "no param 'm'"),
+    ):
+        with pytest.raises(InvalidInput, match=told):
+            await bench.job("outer", task=WORKFLOW, workflow={"nodes": [wrong]})
+    await bench.job("w1", task=WORKFLOW, workflow={"nodes": [{"name": "sub", "workflow": "w0", "kwargs": {"n": 1}}]})
+    for depth in range(2, 6):
+        await bench.job(f"w{depth}", task=WORKFLOW, workflow={"nodes": [{"name": "sub", "workflow": f"w{depth - 1}"}]})
+    with pytest.raises(InvalidInput, match="deeper than 5") as refused:
+        await bench.job("w6", task=WORKFLOW, workflow={"nodes": [{"name": "sub", "workflow": "w5"}]})
+    assert refused.value.pointer.startswith("/workflow/nodes/0/workflow")
+
+
+async def test_a_signal_may_come_before_the_run_is_opened(bench: Bench) -> None:
+    play, key = await start(bench, [{"name": "s", "signal": {}}, {"name": "end", "takes": {"x": {"node": "s"}}}])
+    assert not await flow.signal(bench.store, key, "s", 7, tenant_id=1)
+    with pytest.raises(NotFound, match="no signal 'other'"):
+        await flow.signal(bench.store, key, "other", 7, tenant_id=1)
+    await play.all()
+    assert play.seen == [("end", {"x": 7})]
+    other = await bench.trigger(key.job_id)
+    assert not await flow.signal(bench.store, other, "s", 7, tenant_id=1)
+    await bench.cancel(other)
+    assert await bench.value("select count(*) from signals") == 0
+
+
+async def test_what_was_marked_keeps_what_has_succeeded_after_it(bench: Bench) -> None:
+    nodes: Nodes = [{"name": "a"}, {"name": "b", "after": ["a"]}, {"name": "clean", "after": ["b"], "when": "all_done"}]
+    play, key = await start(bench, nodes, {"a": failed()})
+    await play.all()
+    assert (await states(bench, key))["clean"] == "succeeded"
+    play.seen = []
+    await flow.mark(bench.store, key, ("a", None), State.SUCCEEDED, tenant_id=1, reason="by hand")
+    await play.all()
+    assert play.names == ["b"]
+    assert await bench.state(key) is State.SUCCEEDED
+
+
+async def test_an_opening_that_is_lost_is_done_again(bench: Bench) -> None:
+    play, key = await start(bench, [{"name": "a"}])
+    for _ in range(4):
+        assert len(await bench.claim(play.seat)) == 1
+        await bench.vanish(play.seat)
+        assert await reap.reap(bench.store, bench.names) == 1
+        play.seat = await bench.seat("greet", WORKFLOW, WAIT, SIGNAL)
+    await play.all()
+    assert await bench.state(key) is State.SUCCEEDED
+
+
+async def test_large_params_and_many_results_go_by_reference(bench: Bench) -> None:
+    text = "".join(hashlib.sha256(str(n).encode()).hexdigest() for n in range(1_000))
+    nodes: Nodes = [
+        {"name": "m", "over": {"value": list(range(20))}, "takes": {"x": {"item": True}}},
+        {"name": "end", "takes": {"p": {"param": "p"}, "xs": {"node": "m"}}},
+    ]
+    play, _ = await start(bench, nodes, {"m": ok(text[:1000])}, params={"p": {"default": {"value": text}}})
+    await play.step()
+    await play.step()
+    [spec] = [json.loads(row[0]) for row in await bench.sql("select spec from queue where blocked = 0")]
+    assert spec["refs"].keys() == {"p", "xs"}
+    await play.all()
+    assert play.seen[-1] == ("end", {"p": text, "xs": [text[:1000]] * 20})

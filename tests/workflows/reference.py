@@ -249,10 +249,12 @@ class _Flow:
 
 
 def _attempts(script: Script, path: Path, most: int, delivery: str, *, opens: bool) -> list[str]:
-    """How the attempts end, up to the last one: three losses are one too many, whatever the retries."""
+    """How the attempts end, up to the last one: three losses, but of openings, are one too many."""
     ends: list[str] = []
     while True:
         ends.append(script.ending(path, len(ends) + 1, opens=opens))
+        if opens and ends[-1] == LOST:
+            continue  # nothing was done: it is opened again, however often
         over = len(ends) >= most or ends.count(LOST) >= 3 or ends[-1] in (OK, FINAL, DISCARDED)
         if over or (ends[-1] == LOST and delivery == "at_most_once"):
             return ends

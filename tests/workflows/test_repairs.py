@@ -66,6 +66,27 @@ async def test_an_element_is_tried_again_while_others_wait_for_their_turn(bench:
     assert await bench.value(LEFT) == 0
 
 
+@pytest.mark.parametrize("until", ["garbage", "infinity", "9999-01-01T00:00:00Z", "", 5, None, {}])
+async def test_a_wait_until_what_is_no_time_fails(bench: Bench, until: object) -> None:
+    nodes: Nodes = [
+        {"name": "when"}, {"name": "w", "wait": {"until": {"node": "when"}}}, {"name": "ship", "after": ["w"]},
+    ]  # fmt: skip
+    play, key = await start(bench, nodes, {"when": ok(until)})
+    await play.all()
+    wanted = {
+        "when": "succeeded",
+        "w": "dead what it waits until is no time within a year",
+        "ship": "skipped upstream",
+    }
+    assert await states(bench, key) == wanted
+    assert await bench.state(key) is State.DEAD
+    await flow.retry_nodes(bench.store, key, None, tenant_id=1)
+    assert await bench.state(key) is State.DEAD, "it is what it was"
+    await flow.mark(bench.store, key, ("w", None), State.SUCCEEDED, tenant_id=1, reason="it is time")
+    await play.all()
+    assert await bench.state(key) is State.SUCCEEDED
+
+
 async def test_a_map_that_was_stopped_goes_on_with_as_many_at_once_as_it_may(bench: Bench) -> None:
     nodes: Nodes = [{"name": "m", "over": {"value": list(range(7))}, "takes": {"x": {"item": True}}, "max_parallel": 2}]
     play, key, [one, two] = await under_way(bench, nodes)

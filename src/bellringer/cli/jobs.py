@@ -116,6 +116,7 @@ def print_job(job: Job, output: str) -> None:
             "ends": clock_time(job.ends_at) if job.ends_at else "",
             "next": f"{from_now(job.next_at, now)}  ({clock_time(job.next_at)})" if job.next_at else "",
             "task": job.task,
+            "workflow": f"{job.workflow.nodes} nodes, version {job.workflow.version}" if job.workflow else "",
             "args": short_json(job.args) if job.args else "",
             "kwargs": short_json(job.kwargs) if job.kwargs else "",
             "pool": job.pool + (", by how long it takes" if job.routed else ""),

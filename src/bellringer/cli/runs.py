@@ -124,6 +124,7 @@ def print_run(run: Run, output: str) -> None:
             "job": run.job or "",
             "node": f"{name_of(run)} of {run.workflow.run_id}" if run.workflow else "",
             "task": run.task,
+            "nodes": f"bellringer workflows graph {run.run_id}" if run.has_nodes else "",
             "due": f"{clock_time(run.scheduled_for)}  ({from_now(run.scheduled_for, now)})",
             "late": "" if run.lateness_ms is None else span(max(run.lateness_ms, 0) / 1000),
             "started": clock_time(run.started_at),
@@ -209,8 +210,12 @@ def logs(client: Client, /, *, run: str, follow: bool, tail: int | None, output:
     if output == "json":
         click.echo(as_json(list(lines)))
         return
+    is_silent = True
     for line in lines:
+        is_silent = False
         click.echo(text_of(line) if output == "table" else short_json(line))
+    if is_silent:
+        click.echo("nothing is logged", err=True)
 
 
 def lines_of(client: Client, run_id: str, *, follow: bool, **filters: Any) -> Iterator[Line]:
@@ -251,7 +256,7 @@ def explain(client: Client, *, run: str, output: str) -> None:
 
 @runs.command("cancel", examples="bellringer runs cancel run_… --reason 'wrong customer'")
 @click.argument("ids", metavar="RUN...", nargs=-1, required=True)
-@click.option("--reason", help="Why; the run keeps it.")
+@click.option("--reason", help="Why; the audit keeps it, and a run that has not begun.")
 @with_client
 def cancel(client: Client, *, ids: Sequence[str], reason: str | None) -> None:
     """Cancel runs: what waits ends at once, what runs is asked to stop."""

@@ -44,12 +44,13 @@ SHORT: Final = {
 @output_option("table", "json")
 @with_client
 def why(client: Client, *, job: str, time: str | None, node: str | None, output: str) -> None:
-    """Say why JOB does not run now, or what became of it at TIME.
+    """Say why JOB does not run now, or what became of it at TIME; or why a run, run_…, is where it is.
 
     TIME is like 2026-11-16T02:30Z; without Z or an offset it is in the job's zone.
     """
     if node is None:
-        print_reasons(client.why(job, at=time), output)
+        is_run = job.startswith("run_") and time is None
+        print_reasons(client.explain(job) if is_run else client.why(job, at=time), output)
         return
     if time is not None or not job.startswith("run_"):
         fail("--node is for a workflow run, without a time", "bellringer why run_… --node NODE")

@@ -29,6 +29,7 @@ ICONS: Final = {
     "cancelled": "⊘",
     "skipped": "–",
 }
+SKIPPED: Final = {"upstream": "something before it failed", "condition": "its branch was not taken"}
 
 
 @click.group(
@@ -118,7 +119,9 @@ def _print_run(told: RunGraph) -> None:
             "started": clock_time(told.started_at),
             "took": between(told.started_at, told.finished_at or (now if told.started_at else None)),
             "stopped": told.stopped or "",
-            "undoing": "what was done is taken back" if told.undoing else "",
+            "undoing": ("what was done was taken back" if told.finished_at else "what was done is taken back")
+            if told.undoing
+            else "",
             "longest way": f"{' → '.join(path.nodes)}  ({span(path.seconds)})" if path.nodes else "",
         }
     )
@@ -151,8 +154,10 @@ def _why(node: FlowNode) -> str:
     if node.state == "waiting":
         until = f" until {clock_time(node.due_at)}" if node.due_at else ""
         return f"for the signal {node.signal}{until}" if node.signal else until.strip()
-    if node.state == "skipped" and node.reason == "upstream":
-        return "something before it failed"
+    if node.state == "skipped":
+        return SKIPPED.get(node.reason or "", node.reason or "")
+    if node.state == "dead" and node.map and not node.reason:
+        return f"{node.map.size - node.map.succeeded} of {node.map.size} elements did not go well"
     return node.reason or ""
 
 
@@ -170,7 +175,7 @@ def _print_graph(told: Graph) -> None:
         ("NODE", "KIND", "TASK", "AFTER", "WHEN", "POOL"),
         [
             (
-                node.name + (f" ×{node.max_items}" if node.map else ""),
+                node.name + (f" ≤{node.max_items}" if node.map else ""),
                 f"map of {node.kind}s" if node.map else node.kind,
                 node.task or "–",
                 f"undoes {node.undoes}" if node.undoes else _after(told.edges, node.name),
@@ -209,7 +214,7 @@ def nodes(client: Client, *, run: str, node: str | None, state: str | None, limi
     print_list(
         output,
         gather(lambda **page: client.run_nodes(run, node=node, state=state, **page), limit, output=output),
-        head=("", "NODE", "STATE", "TOOK", "TRY", "ITEM", "RUN"),
+        head=("", "NODE", "STATE", "TOOK", "TRY", "ITEM", "WHY", "RUN"),
         row=lambda item: (
             ICONS.get(item.state, " "),
             item.name,
@@ -217,6 +222,7 @@ def nodes(client: Client, *, run: str, node: str | None, state: str | None, limi
             between(item.started_at, item.finished_at),
             str(item.attempt or "–"),
             (item.item or "–")[:60],
+            (item.reason or "–")[:80],
             item.run_id or "–",
         ),
         name=lambda item: str(item.name),
@@ -235,7 +241,8 @@ def nodes(client: Client, *, run: str, node: str | None, state: str | None, limi
 @click.argument("names", metavar="[NODE]...", nargs=-1)
 @with_client
 def retry(client: Client, *, run: str, names: Sequence[str]) -> None:
-    """Run nodes of RUN again, and all that comes after them; without NODE, all that did not go well."""
+    """Run nodes of RUN again, and all that comes after them; without NODE, all that did not go well,
+    or, if it succeeded, all of it."""
     done = client.retry_nodes(run, list(names) or None)
     click.echo(f"{done.run_id}  {done.state}")
 
@@ -310,6 +317,9 @@ def diff(client: Client, *, job: str, before: int | None, after: int | None, out
     told = client.graph_difference(job, before=before, after=after)
     if output == "json":
         click.echo(as_json(told))
+        return
+    if before is None and told.before == told.after:
+        click.echo(f"version {told.after} is the only one", err=True)
         return
     click.echo(f"version {told.before} → {told.after}")
     lines = _differences(told)

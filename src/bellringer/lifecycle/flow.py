@@ -10,7 +10,8 @@ from bellringer.errors import Conflict, InvalidInput, NotFound
 from bellringer.jobs import check_name
 from bellringer.runs import RunKey, State
 from bellringer.store import flows
-from bellringer.store.pool import Store
+from bellringer.store.pool import AWAY, FAILURES, Store
+from bellringer.telemetry import log
 
 _NODE: Final = re.compile(r"(?P<name>.+?)(\[(?P<place>\d{1,9})\])?")
 _IN_THE_WAY: Final = {
@@ -20,7 +21,7 @@ _IN_THE_WAY: Final = {
     "stopping": ("the workflow run is being stopped", "wait until it has ended"),
     "nothing": ("no node of it has failed", "name the nodes that are to run again"),
     "map": ("a map ends by its elements", "mark one of them: name[3]"),
-    "late": ("nobody waits for that signal any more", "look at its nodes"),
+    "late": ("nobody waits for that signal any more", "look at its nodes with `bellringer workflows graph RUN`"),
 }
 
 Place = tuple[str, int | None]
@@ -50,6 +51,8 @@ async def mark(
 async def signal(store: Store, key: RunKey, name: str, payload: Any, *, tenant_id: int) -> bool:
     """Tell a workflow run of something; True: a node had waited for it, False: it is kept until one does."""
     answer = await flows.signal(store, key, tenant_id, name, payload)
+    if answer == "again":  # it was opened this very moment
+        answer = await flows.signal(store, key, tenant_id, name, payload)
     if answer == "unknown_signal":
         known = await flows.signals(store, key, tenant_id)
         hint = f"it waits for {', '.join(known)}" if known else "none of its nodes waits for one"
@@ -62,7 +65,12 @@ async def stop_flows(store: Store, most: int = 100) -> int:
     """Stop what was cancelled and what has had its time: each in a transaction of its own; answers how many."""
     stopped = 0
     for flow in await flows.to_stop(store, most):
-        stopped += await flows.stop(store, flow)
+        try:
+            stopped += await flows.stop(store, flow)
+        except AWAY:
+            raise
+        except FAILURES as error:  # one that cannot be stopped now keeps no other from it
+            log.error("a workflow run cannot be stopped", flow_id=str(flow.flow_id), error=str(error))
     return stopped
 
 

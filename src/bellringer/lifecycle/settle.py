@@ -5,25 +5,29 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from bellringer.policies import Retry
-from bellringer.runs import Ending, Outcome, Spec, State, judge
+from bellringer.runs import Ending, Event, Outcome, Spec, State, Verdict, judge
 from bellringer.store import queue
 from bellringer.store.pool import Store
 from bellringer.store.queue import Claimed, Settled
 from bellringer.telemetry import ATTEMPTS, DEAD, DUPLICATES, RETRIES, RUN_SECONDS, log, one_of, tells_all
 
 _VARYING = re.compile(r"0x[0-9a-f]+|[0-9a-f]{8}-[0-9a-f-]{27}|\d+", re.IGNORECASE)
+_AGAIN = Verdict(event=Event.GIVEN_BACK, wait=timedelta(0), counted=False)
 _GOOD = judge(Ending(outcome=Outcome.OK), 1, Retry(), "")
 
 
 def decide(claimed: Claimed, ending: Ending, ended_at: float | None = None) -> Settled:
     """Judge one ending by the run's own policies."""
     spec = claimed.spec
+    if spec.graph is not None and ending.outcome is Outcome.LOST:  # to open a workflow run again does no harm
+        return Settled(claimed.key, claimed.attempt, ending, _AGAIN, None, ended_at, spec.flows)
     if ending.outcome is Outcome.OK and ending.snooze is None and ending.discard is None and not ending.opened:
         return Settled(claimed.key, claimed.attempt, ending, _GOOD, None, ended_at, spec.flows)
     verdict = judge(ending, claimed.spent, retry_of(spec), spec.delivery, claimed.lost)

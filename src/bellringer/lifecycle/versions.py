@@ -16,12 +16,21 @@ from bellringer.store import flows
 from bellringer.store.flows import Version
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
-from bellringer.workflows import Graph, Kind, Numbered, bound_params, check, compiled, read_graph, to_document
+from bellringer.workflows import (
+    MOST_NESTED,
+    Graph,
+    Kind,
+    Numbered,
+    bound_params,
+    check,
+    check_inner,
+    compiled,
+    read_graph,
+    to_document,
+)
 
 _TASKS: Final = {Kind.WORKFLOW: WORKFLOW, Kind.WAIT: WAIT, Kind.SIGNAL: SIGNAL}
-ABREAST: Final = (
-    1_000  # runs of a map under way at once, where nobody says: a map's start stays short, however long it is
-)
+ABREAST: Final = 1_000  # runs of a map under way at once, where nobody says: so its start stays short
 
 Seen = tuple[Graph, int]  # a graph that was checked and stored, and its number
 
@@ -41,17 +50,18 @@ async def versioned(
         _bind(stored, d)
         return replace(d, nodes=len(stored.nodes))
     seen, place = {} if seen is None else seen, id(d.workflow)
-    graph = seen[place][0] if place in seen else await _checked(store, names, d.workflow)
+    graph = seen[place][0] if place in seen else await _checked(store, names, tenant_id, d.workflow)
     _bind(graph, d)
     if place not in seen:
         seen[place] = (graph, await _intern(store, names, graph, tenant_id))
     return replace(d, graph=seen[place][1], nodes=len(graph.nodes), workflow=None)
 
 
-async def _checked(store: Store, names: Names, document: Mapping[str, Any]) -> Graph:
+async def _checked(store: Store, names: Names, tenant_id: int, document: Mapping[str, Any]) -> Graph:
     graph = read_graph(document)
     known = await flows.known_tasks(store, set(_tasks(graph))) if names.are_for_callers else None
     check(graph, known_tasks=known)
+    await _check_named(store, tenant_id, graph)
     return graph
 
 
@@ -163,12 +173,29 @@ async def _inner(store: Store, names: Names, node: Numbered, tenant_id: int) -> 
     """The version of a workflow inside of another."""
     if isinstance(node.workflow, Graph):
         return await _intern(store, names, node.workflow, tenant_id)
-    if node.workflow is None:
-        return None
-    number = await flows.version_of(store, tenant_id, node.workflow)
+    return None if node.workflow is None else await flows.version_of(store, tenant_id, node.workflow)
+
+
+async def _check_named(
+    store: Store, tenant_id: int, graph: Graph, *, pointer: str = "/workflow", left: int = MOST_NESTED
+) -> None:
+    """Whether the workflows that are named inside of another are there, get what they take, and are not too deep."""
+    for place, node in enumerate(graph.nodes):
+        inner, here = node.workflow, f"{pointer}/nodes/{place}"
+        if inner is None:
+            continue
+        if not left:
+            message, hint = f"workflows are nested deeper than {MOST_NESTED}", "trigger the inner ones by a task"
+            raise InvalidInput(message, hint=hint, pointer=f"{here}/workflow", code="limit")
+        if isinstance(inner, str):
+            inner = await _named(store, tenant_id, inner, f"{here}/workflow")
+            check_inner(inner, node.kwargs, node.takes, pointer=here)
+        await _check_named(store, tenant_id, inner, pointer=f"{here}/workflow", left=left - 1)
+
+
+async def _named(store: Store, tenant_id: int, name: str, pointer: str) -> Graph:
+    number = await flows.version_of(store, tenant_id, name)
     if number is None:
-        hint = "name a job that is a workflow, or give its nodes here"
-        raise InvalidInput(
-            f"there is no workflow {node.workflow!r}", hint=hint, pointer="/workflow", code="unknown_workflow"
-        )
-    return number
+        message, hint = f"there is no workflow {name!r}", "name a job that is a workflow, or give its nodes here"
+        raise InvalidInput(message, hint=hint, pointer=pointer, code="unknown_workflow")
+    return await stored_graph(store, tenant_id, number)

@@ -127,6 +127,7 @@ class Scheduler:
             every(1.0, self._for_all(self._steward.reap), name="reap"),
             every(2.0, self._for_all(self._steward.sweep), name="sweep"),
             every(0.25, self._for_all(self._steward.decide), name="decide"),
+            every(0.25, self._for_all(self._steward.stop), name="stop"),
             every(1.0, self._for_all(self._steward.resume), name="resume"),
             every(2.0, self._for_all(self._watchman.watch), name="watch"),
             every(5.0, self._for_all(self._watchman.compare), name="compare"),

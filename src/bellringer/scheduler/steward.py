@@ -68,11 +68,18 @@ class Steward:
         self._looked = await queue.free_orphans(self._store, self._looked or (EPOCH, UUID(int=0)), 5_000)
 
     async def decide(self) -> None:
-        """What overlaps and is due, what a freeze has held, and workflows that are to stop go their way."""
-        freed = await queue.decide(self._store, DECISIONS) + await queue.thaw(self._store, DECISIONS)
-        if freed + await stop_flows(self._store):
-            await self._wakeups.send(WORK, self._now().isoformat())
-            await self._wakeups.send(CANCELS, "")
+        """What overlaps and is due, and what a freeze has held, go their way."""
+        if await queue.decide(self._store, DECISIONS) + await queue.thaw(self._store, DECISIONS):
+            await self._tell()
+
+    async def stop(self) -> None:
+        """Workflow runs that are to stop. A loop of its own: one with a hundred thousand elements takes its time."""
+        if await stop_flows(self._store):
+            await self._tell()
+
+    async def _tell(self) -> None:
+        await self._wakeups.send(WORK, self._now().isoformat())
+        await self._wakeups.send(CANCELS, "")
 
     async def resume(self) -> None:
         for job_id, tenant_id in await jobs.lapsed(self._store, 100):

@@ -64,10 +64,12 @@ async def known_tasks(store: Store, names: Collection[str]) -> set[str]:
 
 
 async def values(store: Store, wanted: Sequence[tuple[UUID, Mapping[str, Any]]]) -> list[Any]:
-    """Results of nodes, as references name them."""
-    refs = [_JSON.encode(ref).decode() for _, ref in wanted]
-    rows = await store.pool.fetch(_SQL.values, [flow_id for flow_id, _ in wanted], refs)
-    return [None if row[0] is None else msgspec.json.decode(row[0]) for row in rows]
+    """Results of nodes, as references name them: what many want is read once, and each gets a copy of its own."""
+    keys = [(flow_id, _JSON.encode(ref).decode()) for flow_id, ref in wanted]
+    once = list(dict.fromkeys(keys))
+    rows = await store.pool.fetch(_SQL.values, [flow_id for flow_id, _ in once], [ref for _, ref in once])
+    texts = {key: row[0] for key, row in zip(once, rows, strict=True)}  # of a flow that is gone there is no row
+    return [None if texts[key] is None else msgspec.json.decode(texts[key]) for key in keys]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from bellringer.list_letters($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 -- name: items
 -- Dead letters by their keys, in the order given; an error beyond 2 KiB is cut to its words.
 select d.job_id, d.scheduled_for, d.slot, j.name as job, t.name as task, d.attempt, d.died_at, left(d.reason, 1000) as reason,
-       case when octet_length(d.error::text) <= 2048 then d.error
+       case when d.error is null or octet_length(d.error::text) <= 2048 then d.error
             else jsonb_strip_nulls(jsonb_build_object('type', left(d.error ->> 'type', 200), 'message', left(d.error ->> 'message', 300),
                                                       'reason', left(d.error ->> 'reason', 300), 'cut', true)) end as error, d.fingerprint
 from unnest($2::uuid[], $3::timestamptz[], $4::bigint[]) with ordinality k (job_id, scheduled_for, slot, nth)

@@ -30,6 +30,9 @@ RETRYABLE: Final = (
 )
 
 FAILURES: Final = (*RETRYABLE, asyncpg.PostgresError)  # whatever a statement may fail with
+# Of what may succeed later, that which does not speak of the statement: one that took too long may do so for ever.
+AWAY: Final = tuple(kind for kind in RETRYABLE if kind is not asyncpg.QueryCanceledError)
+REFUSED: Final = (asyncpg.DataError, asyncpg.ProgramLimitExceededError)  # the values are to blame, and always will be
 
 SETTINGS: Final = {
     "search_path": "bellringer",

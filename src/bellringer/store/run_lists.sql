@@ -20,7 +20,7 @@ select k.job_id, k.scheduled_for, k.slot, j.name as job, t.name as task, p.name 
        q.available_at, q.attempt as queue_attempt, q.worker_id, q.claimed_at, q.blocked, q.cancel_requested,
        case when octet_length(q.progress::text) <= 2048 then q.progress end as progress,
        m.due_at, m.attempt as timer_attempt, e.ends_as::text as ends_as, e.finished_at, null::jsonb as result,
-       case when octet_length(e.error::text) <= 2048 then e.error
+       case when e.error is null or octet_length(e.error::text) <= 2048 then e.error
             else jsonb_strip_nulls(jsonb_build_object('type', left(e.error ->> 'type', 200), 'message', left(e.error ->> 'message', 300),
                                                       'reason', left(e.error ->> 'reason', 300), 'cut', true)) end as error,
        e.attempt as last_attempt, e.started_at as last_started_at, f.first_started_at,

@@ -130,7 +130,8 @@ class FlowNode(Answer, frozen=True):
     """A node of a workflow run.
 
     It is blocked (waits for others), queued, running, retrying, waiting (for a time or a signal, until `due_at`),
-    succeeded, dead, cancelled, or skipped: `reason` is upstream, condition, stopped or not needed.
+    succeeded, dead, cancelled, or skipped: `reason` is upstream, condition, stopped or not needed. Of a dead one it is
+    the error.
     """
 
     name: str

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
+
 from bellringer.jobs import SIGNAL, WAIT, WORKFLOW
+from bellringer.store.names import TaskDescription
 from bellringer.tasks import Failed, Opened, Registry, Task, task_from
 
 _NOTHING: Final = object()
@@ -46,5 +49,14 @@ class WithBuiltIns(Registry):
     def get(self, name: str) -> Task | None:
         return self._own.get(name) or self._built_in.get(name)
 
+    def descriptions(self) -> list[TaskDescription]:
+        """What is told of its own to those who make jobs; nobody may name the built-in ones."""
+        return [_described(task) for name in self._own.names() if (task := self._own.get(name)) is not None]
+
     def closest(self, name: str) -> list[str]:
         return self._own.closest(name)
+
+
+def _described(task: Task) -> TaskDescription:
+    schema, defaults = (msgspec.json.encode(part).decode() for part in (task.schema, task.defaults))
+    return TaskDescription(name=task.name, schema=schema, doc=task.doc, defaults=defaults)

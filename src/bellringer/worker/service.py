@@ -13,30 +13,27 @@ from datetime import timedelta
 from functools import partial
 from typing import Final
 
-import msgspec
-
 from bellringer import faults
 from bellringer.clock import Clock, DatabaseClock
 from bellringer.lifecycle.claim import Seat
-from bellringer.lifecycle.fill import fill
 from bellringer.lifecycle.settle import decide
 from bellringer.loops import Wake, every, first_of
-from bellringer.policies import Delivery
-from bellringer.runs import Ending, Event, Outcome, Verdict
+from bellringer.runs import Ending
 from bellringer.store import history, queue, usage, workers
-from bellringer.store.names import Names, TaskDescription
+from bellringer.store.names import Names
 from bellringer.store.pool import FAILURES, RETRYABLE, Store
 from bellringer.store.queue import Claimed, Settled
 from bellringer.store.wakeups import CANCELS, WORK, Wakeups, hear, read_instant
 from bellringer.store.workers import Introduction
 from bellringer.strikes import Strikes
-from bellringer.tasks import Registry, Task
+from bellringer.tasks import Registry
 from bellringer.telemetry import CLAIM_SECONDS, CLAIMS, START_LATENESS, log, one_of
 from bellringer.worker.builtin import WithBuiltIns
 from bellringer.worker.executor import Executor
+from bellringer.worker.filling import complete
 from bellringer.worker.meter import Meter
 from bellringer.worker.seats import Seats
-from bellringer.worker.settler import Entry, Settler
+from bellringer.worker.settler import Entry, Settler, interrupted
 from bellringer.worker.sources import Claims, Source
 from bellringer.worker.tiers import FRESH, Tiers
 from bellringer.worker.work import LogLine, Work
@@ -137,15 +134,14 @@ class Worker:
             every(1.0, self._cancel, name="cancel", wake=self._cancel_wake),
             every(0.25, self._report, name="report"),
             every(FRESH, self._tiers.read, name="tiers"),
-            every(60.0, self._tell_others, name="tell others", wake=self._others_wake),
+            every(60.0, partial(self._wakeups.send, WORK), name="tell others", wake=self._others_wake),
             hear(self._store, self._clock, {WORK: self._hint, CANCELS: lambda _: self._cancel_wake.set()}),
         ]
 
     async def _join(self) -> None:
         known = self._registry.names()
         task_ids = await self._names.task_ids(known)
-        tasks = [task for name in known if (task := self._registry.get(name)) is not None]
-        await self._names.describe_tasks([_description(task) for task in tasks])
+        await self._names.describe_tasks(self._registry.descriptions())
         self._tasks = {task_ids[name]: name for name in known}
         self._time.observe(await self._store.now())
         self.worker_id = await workers.join(
@@ -186,7 +182,6 @@ class Worker:
             return False
         seat = Seat(worker_id=self.worker_id, pool_id=seats.pool_id, task_ids=list(self._tasks))
         taken, more = await self._source.take(seat, wanted, behind=seats.room_behind())
-        taken = await fill(self._store, taken)
         seats.behind += sum(claimed.behind for claimed in taken)
         CLAIM_SECONDS.observe(self._clock.monotonic() - started)
         if not taken:
@@ -194,9 +189,20 @@ class Worker:
         faults.point("claim.taken")
         self._time.observe(taken[0].claimed_at)
         one_of(CLAIMS, seats.pool).inc(len(taken))
-        seats.waiting.extend((seat.worker_id, claimed) for claimed in taken)
-        self._fill(seats)
+        await self._seat(seats, seat.worker_id, taken)
         return more
+
+    async def _seat(self, seats: Seats, worker_id: int, taken: Sequence[Claimed]) -> None:
+        """Seat what was claimed; nodes once their arguments are read. One whose arguments cannot be read has failed."""
+        seats.waiting.extend((worker_id, claimed) for claimed in taken if not claimed.spec.refs)
+        self._fill(seats)
+        for claimed, ending in await complete(self._store, self._clock, [c for c in taken if c.spec.refs]):
+            if ending is None:
+                seats.waiting.append((worker_id, claimed))
+            else:
+                seats.behind -= claimed.behind
+                self._settler.add(Entry(worker_id, claimed, self._tasks[claimed.task_id], decide(claimed, ending)))
+        self._fill(seats)
 
     def _fill(self, seats: Seats) -> None:
         """Seat what waits, as far as there are seats."""
@@ -267,9 +273,6 @@ class Worker:
         self._wake_all()
         self._others_wake.set()
 
-    async def _tell_others(self) -> None:
-        await self._wakeups.send(WORK)
-
     def _wake_all(self) -> None:
         for wake in self._wakes:
             wake.set()
@@ -328,7 +331,7 @@ class Worker:
         self._running.clear()
         await self._executor.close()  # a child process is dead before its run is anybody else's
         for claimed in unfinished:
-            entry = Entry(self.worker_id, claimed, self._tasks[claimed.task_id], _interrupted(claimed))
+            entry = Entry(self.worker_id, claimed, self._tasks[claimed.task_id], interrupted(claimed))
             self._settler.add(entry)
         await self._settler.drained()
         await self._report()
@@ -344,18 +347,3 @@ class Worker:
                 await queue.give_back(self._store, self.worker_id, taken)
             except RETRYABLE as error:
                 log.warning("could not give runs back; the reaper will", runs=len(taken), error=str(error))
-
-
-def _interrupted(claimed: Claimed) -> Settled:
-    """The grace is over: the attempt is lost by our own doing, so it does not count against the run."""
-    error = {"type": "WorkerStopped", "message": "the worker stopped before the attempt had finished"}
-    ending = Ending(outcome=Outcome.LOST, error=error)
-    if claimed.spec.delivery == Delivery.AT_MOST_ONCE:
-        return decide(claimed, ending)
-    again = Verdict(event=Event.GIVEN_BACK, wait=timedelta(0), counted=False)
-    return Settled(claimed.key, claimed.attempt, ending, again)
-
-
-def _description(task: Task) -> TaskDescription:
-    schema, defaults = (msgspec.json.encode(part).decode() for part in (task.schema, task.defaults))
-    return TaskDescription(name=task.name, schema=schema, doc=task.doc, defaults=defaults)

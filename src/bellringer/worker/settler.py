@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Final
 
 import msgspec
 
 from bellringer.clock import Clock
-from bellringer.lifecycle.settle import account, settle
-from bellringer.store.pool import FAILURES, RETRYABLE, Store
+from bellringer.lifecycle.settle import account, decide, settle
+from bellringer.policies import Delivery
+from bellringer.runs import Ending, Event, Outcome, Verdict
+from bellringer.store.pool import FAILURES, REFUSED, RETRYABLE, Store
 from bellringer.store.queue import Claimed, Settled
 from bellringer.telemetry import SETTLE_SECONDS, STALE, log
+from bellringer.worker.endings import failed
 
 MOST: Final = 2_000
+_REFUSED: Final = "the database refuses how it ended"
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -95,9 +100,30 @@ class Settler:
                 self._put_back(entry.settled)
 
     async def _write_apart(self, batch: list[Entry], error: Exception) -> None:
-        """Something in the batch cannot be written: the others are, and that one is left to the reaper."""
-        if len(batch) == 1:
-            log.error("an ending cannot be written", run_id=batch[0].settled.key.id, error=str(error))
+        """Something in the batch cannot be written: the others are, and that one ends as failed where it is to blame.
+
+        A workflow run's last node is an example, when what the run returns is too large to be put together.
+        """
+        if len(batch) > 1:
+            for entry in batch:
+                await self._write([entry])
             return
-        for entry in batch:
-            await self._write([entry])
+        entry = batch[0]
+        log.error("an ending cannot be written", run_id=entry.settled.key.id, error=str(error))
+        if isinstance(error, REFUSED) and entry.settled.ending.final != _REFUSED:  # else it is left to the reaper
+            ending = msgspec.structs.replace(
+                failed("EndingNotWritten", f"the database refuses how it ended: {error}", ran=entry.settled.ending.ran),
+                final=_REFUSED,
+            )
+            settled = decide(entry.claimed, ending, entry.settled.ended_at)
+            await self._write([msgspec.structs.replace(entry, settled=settled)])
+
+
+def interrupted(claimed: Claimed) -> Settled:
+    """The grace is over: the attempt is lost by our own doing, so it does not count against the run."""
+    error = {"type": "WorkerStopped", "message": "the worker stopped before the attempt had finished"}
+    ending = Ending(outcome=Outcome.LOST, error=error)
+    if claimed.spec.delivery == Delivery.AT_MOST_ONCE:
+        return decide(claimed, ending)
+    again = Verdict(event=Event.GIVEN_BACK, wait=timedelta(0), counted=False)
+    return Settled(claimed.key, claimed.attempt, ending, again)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bellringer.workflows.checking import bound_params, check
+from bellringer.workflows.checking import bound_params, check, check_inner
 from bellringer.workflows.compiling import Compiled, Numbered, compiled
 from bellringer.workflows.differing import Difference, difference
 from bellringer.workflows.graph import (
@@ -47,6 +47,7 @@ __all__ = [
     "When",
     "bound_params",
     "check",
+    "check_inner",
     "compiled",
     "critical_path",
     "difference",

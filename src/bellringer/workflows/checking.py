@@ -53,7 +53,7 @@ def check(graph: Graph, *, known_tasks: Collection[str] | None = None, pointer: 
         _check_undoing(nodes, node, here)
         if isinstance(node.workflow, Graph):
             check(node.workflow, known_tasks=known_tasks, pointer=f"{here}/workflow")
-            _check_inner(node.workflow, node, here)
+            check_inner(node.workflow, node.kwargs, node.takes, pointer=here)
     if (count := len(edges_of(graph))) > MOST_EDGES:
         hint = "let a node between them gather what many wait for"
         message = f"a workflow has at most {MOST_EDGES} edges, not {count}"
@@ -85,10 +85,11 @@ def _refuse_missing(graph: Graph, names: Collection[str], pointer: str) -> None:
             raise InvalidInput(message, hint=hint, pointer=place, code="missing_argument")
 
 
-def _check_inner(inner: Graph, node: Node, pointer: str) -> None:
-    _refuse_surplus(inner, node.kwargs, f"{pointer}/kwargs")
-    _refuse_surplus(inner, node.takes, f"{pointer}/takes")
-    _refuse_missing(inner, node.kwargs.keys() | node.takes.keys(), f"{pointer}/takes")
+def check_inner(inner: Graph, kwargs: Collection[str], takes: Collection[str], *, pointer: str) -> None:
+    """Whether a workflow inside of another is given what it takes."""
+    _refuse_surplus(inner, kwargs, f"{pointer}/kwargs")
+    _refuse_surplus(inner, takes, f"{pointer}/takes")
+    _refuse_missing(inner, {*kwargs, *takes}, f"{pointer}/takes")
 
 
 def _by_name(nodes: tuple[Node, ...], pointer: str) -> Mapping[str, Node]:

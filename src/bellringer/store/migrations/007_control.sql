@@ -82,6 +82,7 @@ begin
   end if;
   if q.job_id is not null then
     delete from queue where job_id = p_job and scheduled_for = p_at and slot = p_slot;
+    delete from signals where flow_id = flow_of(p_job, p_at, p_slot);    -- of a workflow run that was not opened
   else
     if m.job_id is null then return null; end if;
     perform ensure_days(array[day_of(m.scheduled_for)]);

@@ -201,9 +201,11 @@ create function is_large(p_flow flows, p_node integer) returns boolean language 
 declare n flow_nodes;
 begin
   select * into n from flow_nodes where flow_id = p_flow.flow_id and node = p_node;
-  return coalesce(n.size > 100, false) or exists (
-    select 1 from attempts a where a.job_id = p_flow.flow_id and a.scheduled_for = p_flow.scheduled_for and a.slot = p_node
-      and a.ends_as = 'succeeded' and pg_column_size(a.result) > 4096);
+  return coalesce(n.size > 100, false) or 4096 < (
+    select sum(pg_column_size(a.result)) from generate_series(coalesce(nullif(n.first, 0), p_node), coalesce(nullif(n.first, 0) + n.size - 1, p_node)) s (slot)
+    cross join lateral (
+      select a.result from attempts a where a.job_id = p_flow.flow_id and a.scheduled_for = p_flow.scheduled_for and a.slot = s.slot
+        and a.ends_as = 'succeeded' order by a.attempt desc limit 1) a);
 end $$;
 
 -- The spec of a node's run: its arguments are filled in, or named where they are large.
@@ -219,7 +221,9 @@ begin
   select * into g from graph_nodes where graph_id = f.graph_id and node = p_node;
   kwargs := g.spec -> 'kwargs';
   for r in select key, value from jsonb_each(g.takes) loop
-    if r.value ? 'node' and is_large(f, (r.value ->> 'node')::integer) then
+    if r.value ? 'node' and is_large(f, (r.value ->> 'node')::integer)
+       or r.value ? 'param' and pg_column_size(f.args -> (r.value ->> 'param')) > 4096
+       or (r.value ? 'node' or r.value ? 'param') and pg_column_size(kwargs) > 65536 then     -- small ones add up, too
       refs := refs || jsonb_build_object(r.key, r.value);
     else
       kwargs := kwargs || jsonb_build_object(r.key, value_of(f, r.value, p_item, p_place));
@@ -304,6 +308,9 @@ begin
   loop
     perform resume_flow(again.flow_id, again.kwargs);
   end loop;
+  delete from signals s using unnest(e_job, e_at, e_slot) e (job_id, at, slot)      -- of those that were cancelled before this moment
+  where s.flow_id = flow_of(e.job_id, e.at, e.slot) and not exists (select 1 from flows f where f.flow_id = s.flow_id)
+    and not exists (select 1 from queue q where q.job_id = e.job_id and q.scheduled_for = e.at and q.slot = e.slot);
   return n;
 end $$;
 
@@ -408,14 +415,16 @@ begin
   end loop;
 end $$;
 
--- When a wait is over, or nobody waits for a signal any longer; infinity: never. What cannot be read as a time is over at once.
+-- When a wait is over, or nobody waits for a signal any longer; infinity: never. Null: what it waits until is no time within a year.
 create function due_of(p_flow uuid, p_waits jsonb) returns timestamptz language plpgsql stable as $$
+declare til timestamptz;
 begin
   if p_waits ->> 'seconds' is not null then return bellringer.now() + (p_waits ->> 'seconds')::float8 * interval '1 second'; end if;
   if p_waits ? 'signal' then return 'infinity'; end if;
-  return greatest(bellringer.now(), (value_of((select f from flows f where f.flow_id = p_flow), p_waits -> 'until', null, null) #>> '{}')::timestamptz);
-exception when others then
-  return bellringer.now();
+  til := (value_of((select f from flows f where f.flow_id = p_flow), p_waits -> 'until', null, null) #>> '{}')::timestamptz;
+  return case when til <= bellringer.now() + interval '366 days' then greatest(bellringer.now(), til) end;
+exception when data_exception then
+  return null;
 end $$;
 
 -- What is ready begins, as far as there is room: runs are born and queued, or wait for their time; maps are opened. Answers the
@@ -501,12 +510,16 @@ begin
         update flows f set busy = f.busy + k.n
         from (select flow_id, count(*)::integer as n from what where not alone and kind in ('task', 'workflow') group by flow_id) k
         cross join lateral (select o.ctid as tid from flows o where o.flow_id = k.flow_id offset 0) o where f.ctid = o.tid)
-      select flow_id, node, kind, alone from what where alone or kind = 'signal'
+      select flow_id, node, kind, alone, due from what where alone or kind = 'signal' or due is null
     loop
       select * into flow from flows where flow_id = u.flow_id;
       if u.alone then
         more := true;
         if open_map(flow, u.node) then o_flow := o_flow || u.flow_id; o_node := o_node || u.node; end if;
+      elsif u.due is null then
+        update flow_nodes set state = 'dead', reason = 'what it waits until is no time within a year', changed_at = t
+        where flow_id = u.flow_id and node = u.node;
+        o_flow := o_flow || u.flow_id; o_node := o_node || u.node;
       elsif take_signal(flow, u.node) then
         o_flow := o_flow || u.flow_id; o_node := o_node || u.node;
       end if;
@@ -755,10 +768,10 @@ create function first_nodes(f flows) returns integer[] language sql stable as $$
 $$;
 
 -- Put nodes back to their beginning, and all that comes after them. Called under the flow's lock; answers what is in the way, and
--- which of them are skipped by now, which is for the caller to spread.
+-- which of them are skipped by now, which is for the caller to spread. p_keeps: what comes after them and has succeeded stays.
 -- Of a map that has been opened and is among the nodes because it failed, only the elements that failed are put back. What was taken
 -- back can only begin anew as a whole.
-create function put_back(f flows, p_nodes integer[], p_forced boolean, out o_trouble text, out o_skipped integer[])
+create function put_back(f flows, p_nodes integer[], p_forced boolean, p_keeps boolean, out o_trouble text, out o_skipped integer[])
 language plpgsql set search_path = bellringer, pg_temp
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 declare
@@ -782,9 +795,11 @@ begin
   open := array(select distinct n.of from flow_nodes n where n.flow_id = f.flow_id and n.node = any (parts));
   below := array(
     with recursive d (node) as (
-      select c.child from graph_edges c where c.graph_id = f.graph_id and c.parent = any (p_nodes || open)
+      select c.child from graph_edges c join flow_nodes n on n.flow_id = f.flow_id and n.node = c.child
+      where c.graph_id = f.graph_id and c.parent = any (p_nodes || open) and not (p_keeps and n.state = 'succeeded')
       union
-      select c.child from d join graph_edges c on c.graph_id = f.graph_id and c.parent = d.node)
+      select c.child from d join graph_edges c on c.graph_id = f.graph_id and c.parent = d.node
+      join flow_nodes n on n.flow_id = f.flow_id and n.node = c.child where not (p_keeps and n.state = 'succeeded'))
     select node from d);
   own := array(select node from flow_nodes n where n.flow_id = f.flow_id and n.place is null and n.node = any (p_nodes)
                  and (n.node <> all (open) or n.node = any (below)) union select unnest(below));
@@ -856,8 +871,8 @@ begin
   select * into f from flows where flow_id = p_flow for update;
   given := args_of(f, coalesce(p_given, '{}'));
   update flows set args = given, started_at = bellringer.now(), deadline_at = bellringer.now() + (deadline_at - started_at) where flow_id = p_flow;
-  back := put_back(f, case when given = f.args then unwell(f) else first_nodes(f) end, false);
-  if back.o_trouble is not null then back := put_back(f, first_nodes(f), false); end if;
+  back := put_back(f, case when given = f.args then unwell(f) else first_nodes(f) end, false, false);
+  if back.o_trouble is not null then back := put_back(f, first_nodes(f), false, false); end if;
   perform spread(array[p_flow], array_fill(p_flow, array[cardinality(back.o_skipped)]), back.o_skipped);
 end $$;
 
@@ -892,10 +907,10 @@ begin
   if f.flow_id is null then return 'unknown'; end if;
   nodes := case when n_name is null then unwell(f) else nodes_named(f, n_name, n_place) end;
   if n_name is not null and cardinality(nodes) < cardinality(n_name) then return 'unknown_node'; end if;
-  if nodes = '{}' then return 'nothing'; end if;
+  if nodes = '{}' or n_name is null and f.state = 'succeeded' then return 'nothing'; end if;
   if f.parent is not null and f.finished_at is not null then return 'inner'; end if;
   if f.finished_at is null and f.stopped is not null then return 'stopping'; end if;
-  back := put_back(f, nodes, n_name is not null);
+  back := put_back(f, nodes, n_name is not null, false);
   if back.o_trouble is not null then return back.o_trouble; end if;
   if f.finished_at is not null then perform reopen(f); end if;
   perform spread(array[f.flow_id], array_fill(f.flow_id, array[cardinality(back.o_skipped)]), back.o_skipped);
@@ -942,7 +957,7 @@ begin
   if n.state = 'queued' then                             -- it has begun, and nobody has claimed it
     perform end_node(f, n.node, p_state, p_result, jsonb_build_object('type', 'Marked', 'reason', p_reason));
   else
-    trouble := (put_back(f, array[n.node], true)).o_trouble;
+    trouble := (put_back(f, array[n.node], true, true)).o_trouble;
     if trouble is not null then return trouble; end if;
     perform end_node(f, n.node, p_state, p_result, jsonb_build_object('type', 'Marked', 'reason', p_reason));
     update flow_nodes set state = 'queued', ready = false where flow_id = f.flow_id and node = n.node;
@@ -954,6 +969,27 @@ begin
                jsonb_build_object('node', p_name, 'place', p_place, 'state', p_state, 'reason', p_reason));
   perform advance(array[f.flow_id], array[n.node::bigint], array[p_state::text]);
   return null;
+end $$;
+
+-- A signal for a workflow run that has not been opened is kept for it. Who opens it meanwhile waits for its row, and finds the
+-- signal; where it has been opened since, the caller is to ask again.
+create function signal_early(p_tenant integer, p_job uuid, p_at timestamptz, p_slot bigint, p_name text, p_payload jsonb) returns text
+language plpgsql set search_path = bellringer, pg_temp as $$
+declare
+  q     queue;
+  graph integer;
+begin
+  select * into q from queue where job_id = p_job and scheduled_for = p_at and slot = p_slot and tenant_id = p_tenant for update;
+  graph := coalesce(q.spec ->> 'graph', (select j.spec ->> 'graph' from jobs j where j.job_id = p_job and q.spec is null))::integer;
+  if q.job_id is null or graph is null then return 'unknown'; end if;
+  if q.blocked & 128 = 128 then return 'again'; end if;
+  if not exists (select 1 from graph_nodes g where g.graph_id = graph and g.kind = 'signal' and g.waits ->> 'signal' = p_name) then
+    return 'unknown_signal';
+  end if;
+  insert into signals (flow_id, name, payload, came_at) values (flow_of(p_job, p_at, p_slot), p_name, p_payload, bellringer.now())
+  on conflict (flow_id, name) do update set payload = excluded.payload, came_at = excluded.came_at;
+  perform note(p_tenant, 'run.signalled', 'run', run_target(p_job, p_at, p_slot), jsonb_build_object('signal', p_name));
+  return 'kept';
 end $$;
 
 -- Something from outside that nodes wait for. What nobody waits for yet is kept.
@@ -969,7 +1005,7 @@ begin
   perform own(p_tenant);
   perform lock_tops(array[p_job, flow_of(p_job, p_at, p_slot)]);
   select * into f from flows where flow_id = flow_of(p_job, p_at, p_slot) and tenant_id = p_tenant;
-  if f.flow_id is null then return 'unknown'; end if;
+  if f.flow_id is null then return signal_early(p_tenant, p_job, p_at, p_slot, p_name, p_payload); end if;
   nodes := array(select g.node from graph_nodes g where g.graph_id = f.graph_id and g.kind = 'signal' and g.waits ->> 'signal' = p_name);
   if nodes = '{}' then return 'unknown_signal'; end if;
   perform 1 from queue where job_id = f.flow_id and scheduled_for = f.scheduled_for and slot = any (nodes) order by slot for update;
@@ -1007,6 +1043,7 @@ begin
     order by f.scheduled_for limit p_most);
   delete from flow_nodes where flow_id = any (gone);
   delete from flows where flow_id = any (gone);
+  delete from signals s where s.came_at < p_before and not exists (select 1 from flows f where f.flow_id = s.flow_id);
   return cardinality(gone);
 end $$;
 
@@ -1052,7 +1089,7 @@ begin
   perform own(p_tenant);
   select * into f from flows where flow_id = p_flow and tenant_id = p_tenant;
   return query
-  select s.node, s.of, s.place, s.state, s.reason, left(s.item::text, 1024), s.size, r.found is not null or s.timer_at is not null,
+  select s.node, s.of, s.place, s.state, coalesce(s.reason, e.told), left(s.item::text, 1024), s.size, r.found is not null or s.timer_at is not null,
          case when s.size is null then coalesce(s.attempt, a.attempt, 0) else 0 end,
          coalesce(a.started_at, case when s.state = 'running' then s.claimed_at end),
          case when s.state in ('succeeded', 'dead', 'cancelled') then coalesce(case when s.size is null then a.finished_at end, s.changed_at) end,
@@ -1088,6 +1125,10 @@ begin
   left join lateral (
     select min(a.started_at) as started_at, max(a.finished_at) as finished_at, max(a.attempt) as attempt from attempts a
     where a.job_id = p_flow and a.scheduled_for = f.scheduled_for and a.slot = s.slot and (a.attempt > s.tries or s.tries = 0)) a on true
+  left join lateral (
+    select left(concat_ws(': ', e.error ->> 'type', coalesce(e.error ->> 'message', e.error ->> 'reason')), 300) as told from attempts e
+    where s.state = 'dead' and s.size is null and e.job_id = p_flow and e.scheduled_for = f.scheduled_for and e.slot = s.node
+      and e.attempt = a.attempt offset 0) e on true
   order by s.node;
 end $$;
 
