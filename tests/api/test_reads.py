@@ -138,31 +138,6 @@ async def test_a_group_whose_calls_take_long_does_not_hold_up_others() -> None:
     assert await asyncio.gather(*slow) == list(range(1000))
 
 
-async def test_who_comes_while_a_call_is_under_way_waits_for_more_and_who_asks_alone_does_not() -> None:
-    calls: list[list[int]] = []
-    called, gate = asyncio.Event(), asyncio.Event()
-
-    async def read(_group: None, keys: Sequence[int]) -> dict[int, int]:
-        calls.append(list(keys))
-        called.set()
-        await gate.wait()
-        return {key: key for key in keys}
-
-    together = Together(read, at_once=1, gather=0.5)
-    first = asyncio.create_task(together.get(None, 1))
-    await called.wait()
-    second = asyncio.create_task(together.get(None, 2))
-    await asyncio.sleep(0)
-    gate.set()
-    assert await first == 1
-    third = asyncio.create_task(together.get(None, 3))
-    assert [await second, await third] == [2, 3]
-    assert calls == [[1], [2, 3]]
-    alone = Together(read, at_once=1, gather=3600)
-    async with asyncio.timeout(60):
-        assert [await alone.get(None, n) for n in range(5)] == list(range(5))
-
-
 async def test_what_has_ended_is_kept_for_a_moment_and_for_its_tenant_alone(
     api: httpx2.AsyncClient, store: Store, tenants: Store, names: Names, work: Work
 ) -> None:

@@ -31,28 +31,22 @@ V = TypeVar("V")
 
 FRESH: Final = 1.0  # seconds for which a task's defaults hold
 AT_REST: Final = timedelta(seconds=KEPT + 5)  # a hand may move up to 5 s ahead of its instant, never more
-GATHER: Final = 0.002  # seconds for which reads of a busy group gather: a statement costs more than a key in it
 REVIVES: Final = frozenset({"runs", "dead letters", "operations"})  # tags of operations that may revive a run
 
 
 class Together(Generic[G, K, V]):
     """Calls by key, many in one. Whoever asks before a call is sent is answered by it; who asks later, by the next:
     nobody is told what was true before they asked. While a group has enough calls under way, its others gather; groups
-    take turns, so that one whose calls take long does not hold up the rest. Where somebody came while a call was under
-    way, more are coming: they gather for a moment. Who asks alone, one after the other, never waits for that."""
+    take turns, so that one whose calls take long does not hold up the rest."""
 
     MOST: Final = 200  # keys in a call
     IN_ALL: Final = 6  # calls under way: fewer than there are connections
 
-    def __init__(
-        self, read: Callable[[G, Sequence[K]], Awaitable[Mapping[K, V]]], *, at_once: int = 3, gather: float = 0.0
-    ) -> None:
+    def __init__(self, read: Callable[[G, Sequence[K]], Awaitable[Mapping[K, V]]], *, at_once: int = 3) -> None:
         self._read = read
         self._at_once = at_once
-        self._gather = gather
         self._waiting: dict[G, dict[K, asyncio.Future[V | None]]] = {}
         self._calls: dict[asyncio.Task[None], G] = {}
-        self._gathering: set[G] = set()
 
     async def get(self, group: G, key: K) -> V | None:
         waiting = self._waiting.setdefault(group, {})
@@ -67,7 +61,7 @@ class Together(Generic[G, K, V]):
         for group in list(self._waiting):
             if len(self._calls) >= self.IN_ALL:
                 return
-            if under_way[group] < self._at_once and group not in self._gathering:
+            if under_way[group] < self._at_once:
                 waiting = self._waiting.pop(group)
                 wanted = {key: waiting.pop(key) for key in list(islice(waiting, self.MOST))}
                 if waiting:
@@ -77,14 +71,7 @@ class Together(Generic[G, K, V]):
                 call.add_done_callback(self._ended)
 
     def _ended(self, call: asyncio.Task[None]) -> None:
-        group = self._calls.pop(call)
-        if self._gather and group in self._waiting:
-            self._gathering.add(group)
-            asyncio.get_running_loop().call_later(self._gather, self._gathered, group)
-        self._start()
-
-    def _gathered(self, group: G) -> None:
-        self._gathering.discard(group)
+        self._calls.pop(call)
         self._start()
 
     async def _call(self, group: G, wanted: Mapping[K, asyncio.Future[V | None]]) -> None:
@@ -112,8 +99,8 @@ class Desk:
         self._names = names
         self._clock = clock
         self._now = Together(self._read_now)
-        self._runs = Together(self._read_runs, at_once=1, gather=GATHER)
-        self._jobs = Together(self._read_jobs, at_once=1, gather=GATHER)
+        self._runs = Together(self._read_runs, at_once=2)
+        self._jobs = Together(self._read_jobs, at_once=2)
         self._defaults: dict[str, tuple[float, Mapping[str, Any]]] = {}
 
     async def now(self) -> datetime:
