@@ -9,7 +9,7 @@ import click
 
 from bellringer.cli.arguments import read_value
 from bellringer.cli.connect import with_client
-from bellringer.cli.groups import Group
+from bellringer.cli.groups import Group, fail
 from bellringer.cli.output import LIST, ONE, as_json, clean, output_option, print_facts, print_list, print_table
 from bellringer.cli.pages import gather, limit_option
 from bellringer.cli.times import between, clock_time, from_now, span
@@ -280,7 +280,10 @@ def mark(client: Client, *, run: str, node: str, state: str, reason: str, result
 @with_client
 def signal(client: Client, *, run: str, name: str, payload: str | None) -> None:
     """Tell RUN of something that a node waits for; before that it is kept."""
-    done = client.signal(run, name, None if payload is None else read_value(payload))
+    told = None if payload is None else read_value(payload)
+    if isinstance(told, str) and told.lstrip()[:1] in ("{", "["):  # a signal cannot be taken back
+        fail("--payload looks like JSON, and is none", """write it like --payload '{"by": "ana"}'""")
+    done = client.signal(run, name, told)
     click.echo("taken" if done.taken else "kept until a node waits for it")
 
 
