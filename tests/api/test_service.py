@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from uuid import uuid4
 
 import asyncpg
 import httpx2
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from bellringer import telemetry
@@ -78,8 +80,18 @@ async def test_a_mistake_of_ours_tells_nothing_but_its_id(
     assert [line["request_id"] for line in lines if line["log_level"] == "error"] == ["r-1"]
 
 
-async def test_only_changes_are_logged_at_info(api: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def all_is_told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every line counts, whatever level a test before this one has chosen for this process."""
     monkeypatch.setitem(telemetry._levels, "now", logging.DEBUG)
+    before = structlog.get_config()
+    structlog.configure(**{**before, "wrapper_class": structlog.make_filtering_bound_logger(logging.DEBUG)})
+    yield
+    structlog.configure(**before)
+
+
+@pytest.mark.usefixtures("all_is_told")
+async def test_only_changes_are_logged_at_info(api: httpx2.AsyncClient) -> None:
     with capture_logs() as lines:
         await api.post("/api/v1/jobs", json={"name": "a", "task": "demo"})
         await api.get("/api/v1/jobs/a")

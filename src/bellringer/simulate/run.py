@@ -75,10 +75,9 @@ async def asimulate(
     with _seeded(seed):
         await stage.open(since - BEFORE)
         try:
-            results = stand_ins(_workflows(app))
+            results = stand_ins(flows := _workflows(app))
             worker = SimulatedWorker(stage, slots=slots, duration=lengths, execute=execute, results=results)
-            exact = execute or _delays(app) or bool(_workflows(app))
-            simulation = Simulation(stage, worker, faults, until, exact=exact)
+            simulation = Simulation(stage, worker, faults, until, exact=execute or _delays(app) or bool(flows))
             await simulation.run(progress)
             jobs, summary, findings = await judge(stage, since, until)
         finally:
