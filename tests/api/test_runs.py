@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import httpx2
 
-from bellringer.runs import Ending, Outcome, decode_id
+from bellringer.runs import Ending, Outcome, RunKey, decode_id
 from bellringer.store import queue
 from bellringer.store.pool import Store
 
@@ -160,3 +161,9 @@ async def test_a_paused_jobs_run_says_why_it_waits(api: httpx2.AsyncClient) -> N
     await api.post("/api/v1/jobs/a/pause")
     held = await _get(api, run["run_id"])
     assert (held["state"], held["blocked"]) == ("blocked", ["job_paused"])
+
+
+async def test_a_run_of_the_last_day_of_all_is_not_found(api: httpx2.AsyncClient) -> None:
+    key = RunKey(uuid4(), datetime(9999, 12, 31, 23, 59, tzinfo=UTC), 0)
+    answer = await api.get(f"/api/v1/runs/{key.id}")
+    assert answer.status_code == 404, answer.text

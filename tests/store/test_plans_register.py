@@ -10,13 +10,14 @@ from bellringer.jobs import Definition
 from bellringer.lifecycle.register import change, register
 from bellringer.runs import RunKey
 from bellringer.schedule import every
-from bellringer.store import status
+from bellringer.store import jobs, status
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
 from bellringer.store.queries import load
+from bellringer.store.scope import LOOKUPS, ScopedStore, open_tenants
 
 MANY = 5_000
-HISTORY = "runs_.*|attempts_.*|queue|timers|jobs"
+HISTORY = "runs_.*|attempts_.*|queue|timers|jobs|cohorts"
 READ = """
 select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint from pg_stat_user_tables where relname ~ $1
 """
@@ -54,22 +55,33 @@ async def test_a_plan_of_empty_tables_reads_few_rows_of_full_ones(dsn: str) -> N
         await store.close()
 
 
-async def test_a_read_of_many_keeps_its_plan_too(dsn: str) -> None:
-    store = await Store.open(dsn, size=1)
+async def test_a_look_up_keeps_its_plan_too(dsn: str) -> None:
+    """Behind the wall, as the API asks: one connection makes its plans while there is nothing, and keeps them."""
+    opened = await open_tenants(dsn, size=1, settings=LOOKUPS)
+    owner, store = await Store.open(dsn, size=1), ScopedStore(opened, 1, None)
     try:
-        now = await store.now()
+        now = await owner.now()
         key = RunKey(uuid4(), now, 0)
         for _ in range(3):
             assert await status.runs(store, 1, now.date(), [key]) == {}
+            assert await jobs.some(store, [key.job_id], 1) == []
         fill = load("load", "bellringer.bench")
         ids = [key.job_id, *(uuid4() for _ in range(MANY))]
-        await Names(store).task_ids(["demo"])
-        await store.pool.execute(fill.ready, ids, now, 1, 1)
-        await store.pool.execute(fill.ready_queue)
-        await store.pool.execute(fill.end_half)
-        before = await rows_read(store, HISTORY)
+        await owner.pool.execute(fill.ready, ids, now, (await Names(owner).task_ids(["demo"]))["demo"], 1)
+        await owner.pool.execute(fill.ready_queue)
+        await owner.pool.execute(fill.end_half)
+        [job_id, *_] = await make(owner, Names(owner), *(definition(f"job {n}") for n in range(MANY)))
+        before = await rows_read(owner, HISTORY)
         found = await status.runs(store, 1, now.date(), [key])
         assert [run.key for run, _ in found.values()] == [key]
-        assert 0 < await rows_read(store, HISTORY) - before < MANY / 10
+        assert [job.name for job in await jobs.some(store, [job_id], 1)] == ["job 0"]
+        assert 0 < await told_and_read(opened, owner) - before < MANY / 10
     finally:
-        await store.close()
+        await owner.close()
+        await opened.close()
+
+
+async def told_and_read(reader: Store, owner: Store) -> int:
+    """What was read by now, the reader's own part of it included."""
+    await reader.pool.execute("select pg_stat_force_next_flush()")
+    return await rows_read(owner, HISTORY)

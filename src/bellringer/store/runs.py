@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import asyncpg
@@ -16,6 +16,7 @@ from bellringer.store.pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("runs")
+_SPEC: Final = msgspec.json.Decoder(Spec)
 NODES = 128  # the bit of `blocked` of a workflow run whose nodes are under way
 FREE = (
     32 | 64 | NODES
@@ -93,6 +94,33 @@ class AttemptRow:
     revision: int | None
     error: Any
     result: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempted:
+    """What a run's attempts tell of it: when the first began, and, if it has ended, how the last did."""
+
+    first_started_at: datetime | None
+    ends_as: str | None
+    attempt: int | None
+    started_at: datetime | None
+    finished_at: datetime | None
+    result: Any
+    error: Any
+
+    @classmethod
+    def of(cls, attempts: Sequence[AttemptRow]) -> Attempted:
+        """Of attempts in the order in which they ended."""
+        last = next((a for a in reversed(attempts) if a.ends_as is not None), None)
+        return cls(
+            first_started_at=min((a.started_at for a in attempts if a.started_at is not None), default=None),
+            ends_as=last.ends_as if last else None,
+            attempt=last.attempt if last else None,
+            started_at=last.started_at if last else None,
+            finished_at=last.finished_at if last else None,
+            result=last.result if last else None,
+            error=last.error if last else None,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +256,20 @@ def _json(text: str | None) -> Any:
     return None if text is None else msgspec.json.decode(text)
 
 
-def _state(row: asyncpg.Record) -> State:
+def _attempted(row: asyncpg.Record) -> Attempted:
+    """As a list reads it, without the attempts."""
+    return Attempted(
+        first_started_at=row["first_started_at"],
+        ends_as=row["ends_as"],
+        attempt=row["last_attempt"],
+        started_at=row["last_started_at"],
+        finished_at=row["finished_at"],
+        result=_json(row["result"]),
+        error=_json(row["error"]),
+    )
+
+
+def _state(row: asyncpg.Record, ends_as: str | None) -> State:
     if row["available_at"] is not None:
         if row["worker_id"] is not None or row["blocked"] & NODES:
             return State.RUNNING
@@ -237,42 +278,40 @@ def _state(row: asyncpg.Record) -> State:
         return State.RETRYING if row["queue_attempt"] else State.QUEUED
     if row["due_at"] is not None:
         return State.RETRYING if row["timer_attempt"] else State.QUEUED
-    return State(row["ends_as"]) if row["ends_as"] else State.QUEUED
+    return State(ends_as) if ends_as else State.QUEUED
 
 
-def read_run(row: asyncpg.Record) -> Run:
-    """A row of any list of runs."""
-    names = (
-        "job",
-        "task",
-        "pool",
-        "priority",
-        "cause",
-        "fired_at",
-        "token",
-        "revision",
-        "claimed_at",
-    )
-    state = _state(row)
+def read_run(row: asyncpg.Record, attempted: Attempted | None = None) -> Run:
+    """A row of any list of runs; what its attempts tell is in the row too, unless it is given."""
+    attempted = attempted or _attempted(row)
+    state = _state(row, attempted.ends_as)
     ended = state in FINAL
-    error = _json(row["error"]) if ended else None
+    error = attempted.error if ended else None
     return Run(
         key=RunKey(row["job_id"], row["scheduled_for"], row["slot"]),
-        **{name: row[name] for name in names},
+        job=row["job"],
+        task=row["task"],
+        pool=row["pool"],
+        priority=row["priority"],
+        cause=row["cause"],
         reason=row["reason"] or (str(error.get("reason", "")) if isinstance(error, dict) else ""),
         state=state,
-        attempt=row["queue_attempt"] or row["timer_attempt"] or row["last_attempt"] or 0,
-        started_at=row["claimed_at"] or (row["last_started_at"] if ended else None),
-        first_started_at=row["first_started_at"] or row["claimed_at"],
-        jitter_by=row["jitter_by"],
+        attempt=row["queue_attempt"] or row["timer_attempt"] or attempted.attempt or 0,
+        fired_at=row["fired_at"],
+        token=row["token"],
+        revision=row["revision"],
         available_at=row["available_at"] or row["due_at"],
-        finished_at=row["finished_at"] if ended else None,
+        claimed_at=row["claimed_at"],
+        started_at=row["claimed_at"] or (attempted.started_at if ended else None),
+        first_started_at=attempted.first_started_at or row["claimed_at"],
+        jitter_by=row["jitter_by"],
+        finished_at=attempted.finished_at if ended else None,
         worker_id=row["worker_id"],
         blocked=row["blocked"] or 0,
         cancel_requested=bool(row["cancel_requested"]),
         progress=_json(row["progress"]),
-        spec=None if row["spec"] is None else msgspec.json.decode(row["spec"], type=Spec),
-        result=_json(row["result"]) if ended else None,
+        spec=None if row["spec"] is None else _SPEC.decode(row["spec"]),
+        result=attempted.result if ended else None,
         error=error,
         of_slot=row.get("of_slot"),
         replays=row.get("replays") or (),
