@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from http import HTTPStatus
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import h11
 from starlette.types import Scope
@@ -21,6 +21,7 @@ from uuid_utils.compat import uuid7
 
 from bellringer.api import problems
 from bellringer.api.problems import Refused
+from bellringer.api.writing import OneWrite
 
 HEAD_LIMIT: Final = 16 * 1024  # bytes of a request's line and headers
 PATIENCE: Final = 10.0  # seconds for a whole head to arrive
@@ -31,16 +32,19 @@ LEAST: Final = 16 * 1024  # bytes that it takes meanwhile, if it takes any
 KEPT: Final = 128 * 1024  # bytes that the kernel keeps of what is not sent yet
 AHEAD: Final = 1  # requests that wait for the answer of the one before
 _CLOSE: Final = {"Connection": "close"}
+_LENGTHS: Final = frozenset({b"content-length", b"transfer-encoding"})
 
 
 def check_head(scope: Scope) -> None:
     """Refuse a head that is too large, or that two readers may understand in two ways."""
     size = len(scope.get("raw_path") or b"") + len(scope["query_string"])
-    size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+    lengths = 0
+    for name, value in scope["headers"]:
+        size += len(name) + len(value) + 4
+        lengths += name in _LENGTHS
     if size > HEAD_LIMIT:
         raise _too_large()
-    names = [name for name, _ in scope["headers"]]
-    if b"transfer-encoding" in names and b"content-length" in names:
+    if lengths > 1 and {name for name, _ in scope["headers"]} >= _LENGTHS:
         raise Refused(400, "request_invalid", "the body's length is told in two ways", headers=_CLOSE)
 
 
@@ -72,7 +76,7 @@ class Guard(asyncio.Protocol):
     _address: str | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
+        super().connection_made(cast(Any, OneWrite(cast(Any, transport), self.loop)))
         self._look = self.loop.call_later(self.unread, self._look_again)
         self._address = _address(transport.get_extra_info("peername"), self.proxies)
         if self._address is not None:

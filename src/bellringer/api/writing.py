@@ -1,0 +1,59 @@
+"""A transport that writes once: what is written in one turn of the event loop goes out at its end, together.
+
+Uvicorn writes an answer's head and its body apart; each write is a call of the kernel that wakes the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Final
+
+ENOUGH: Final = 64 * 1024  # bytes that go out at once, so that who writes on and on is told when to pause
+
+
+class OneWrite:
+    """What protocols use of a transport; all but writing is the transport's own."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._held: list[bytes] = []
+        self._size = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._held:
+            self._loop.call_soon(self._flush)
+        self._held.append(data)
+        self._size += len(data)
+        if self._size >= ENOUGH:
+            self._flush()
+
+    def writelines(self, parts: Iterable[bytes]) -> None:
+        self.write(b"".join(parts))
+
+    def write_eof(self) -> None:
+        self._flush()
+        self._transport.write_eof()
+
+    def get_write_buffer_size(self) -> int:
+        return self._size + self._transport.get_write_buffer_size()
+
+    def is_closing(self) -> bool:  # asked with each request, so not by way of __getattr__
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._held, self._size = [], 0
+        self._transport.abort()
+
+    def _flush(self) -> None:
+        held, self._held, self._size = self._held, [], 0
+        if held and not self._transport.is_closing():  # the client may have gone meanwhile
+            self._transport.writelines(held)
