@@ -6,7 +6,8 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -27,7 +28,7 @@ from bellringer.scheduler.service import Scheduler, SchedulerSettings
 from bellringer.store.migrate import require_current
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
-from bellringer.store.scope import open_tenants
+from bellringer.store.scope import LOOKUPS, open_tenants
 from bellringer.store.wakeups import RUNS, Wakeups, hear
 from bellringer.telemetry import log
 from bellringer.worker.service import Observer, Worker, WorkerSettings
@@ -35,12 +36,12 @@ from bellringer.worker.sources import Messages
 from bellringer.worker.target import Target
 
 if TYPE_CHECKING:
-    from starlette.applications import Starlette
-
+    from bellringer.api.app import Api
     from bellringer.cache import Cache
 
 PATIENCE: Final = 10.0  # seconds beyond its grace that a process may take to stop
 CONNECTIONS_END: Final = 5  # seconds that open requests get when the server stops
+LOOKUPS_AT_ONCE: Final = 4  # connections of an API process for reads by key: each read is short, and serves many
 DEFAULT_POOLS: Final = ("short", "long")
 DEFAULT_SLOTS: Final = 50
 
@@ -81,58 +82,51 @@ def run_server(
     """
 
     async def main(stop: asyncio.Event) -> None:
-        async with _opened(config, "bellringer server") as store:
-            tenants = await open_tenants(config.require_dsn(), size=config.pool_size, name="bellringer api")
-            replica = await _replica(config)
-            try:
-                clock, egress = SystemClock(), Egress.read(config.egress_allow, config.secret_keys)
-                cache = await cache_of(config, store, clock)
-                stores = (store, tenants, replica)
-                api = await _api(config, stores, clock, egress, cache, insecure=insecure, settings=settings)
-                parts = [_serve(api, listening, stop, config)]
-                if config.http_slots:
-                    parts.append(_http_worker(config, store, egress).run(stop))
-                if with_scheduler:
-                    parts.append((await _scheduler(config, store)).run(stop))
-                parts.append(meanwhile(stop, hear(store, clock, {RUNS: api.state.desk.heard})))
-                parts.append(meanwhile(stop, cache.listen(api.state.streams.feed.heard)))
-                await together(stop, parts, patience=CONNECTIONS_END + PATIENCE)
-                await cache.close()
-            finally:
-                await tenants.close()
-                if replica is not None:
-                    await replica.close()
+        async with _opened(config, "bellringer server") as store, _stores(config, store) as stores:
+            clock, egress = SystemClock(), Egress.read(config.egress_allow, config.secret_keys)
+            cache = await cache_of(config, store, clock)
+            api = await _api(config, stores, clock, egress, cache, insecure=insecure, settings=settings)
+            parts = [_serve(api, listening, stop, config)]
+            if config.http_slots:
+                parts.append(_http_worker(config, store, egress).run(stop))
+            if with_scheduler:
+                parts.append((await _scheduler(config, store)).run(stop))
+            parts.append(meanwhile(stop, hear(store, clock, {RUNS: api.desk.heard})))
+            parts.append(meanwhile(stop, cache.listen(api.streams.feed.heard)))
+            await together(stop, parts, patience=CONNECTIONS_END + PATIENCE)
+            await cache.close()
 
     _run(config, main, with_parent=with_parent)
 
 
 async def _api(
     config: Config,
-    stores: tuple[Store, Store, Store | None],
+    stores: _Stores,
     clock: SystemClock,
     egress: Egress,
     cache: Cache,
     *,
     insecure: bool,
     settings: Sequence[Described],
-) -> Starlette:
-    """The API over the owner's connections, those that serve tenants, and a replica's if there is one."""
+) -> Api:
+    """The API over its connections."""
     from bellringer.api.app import create_app  # noqa: PLC0415 - workers and schedulers do without
     from bellringer.api.door import Door  # noqa: PLC0415
     from bellringer.console import Console  # noqa: PLC0415
     from bellringer.wire.overview import Setting  # noqa: PLC0415
 
-    store, tenants, replica = stores
+    store = stores.store
     names, post = Names(store), await post_of(config, store)
     return create_app(
         store,
         names,
-        tenants,
+        stores.tenants,
         version=version(),
         clock=clock,
         door=Door(store, names, _door(config, clock, insecure=insecure), clock, cache),
         wakeups=Wakeups(store, clock),
-        replica=replica,
+        replica=stores.replica,
+        lookups=stores.lookups,
         egress=egress,
         cache=cache,
         console=Console(),
@@ -217,6 +211,31 @@ async def _opened(config: Config, name: str) -> AsyncIterator[Store]:
         await store.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Stores:
+    """The API's connections: the owner's, those that serve tenants, of these those that look up by keys alone, and a
+    replica's if there is one."""
+
+    store: Store
+    tenants: Store
+    lookups: Store
+    replica: Store | None
+
+
+@asynccontextmanager
+async def _stores(config: Config, store: Store) -> AsyncIterator[_Stores]:
+    async with AsyncExitStack() as opened:
+        dsn, size = config.require_dsn(), config.pool_size
+        tenants = await open_tenants(dsn, size=size, name="bellringer api")
+        opened.push_async_callback(tenants.close)
+        lookups = await open_tenants(dsn, size=min(size, LOOKUPS_AT_ONCE), name="bellringer api", settings=LOOKUPS)
+        opened.push_async_callback(lookups.close)
+        replica = await _replica(config)
+        if replica is not None:
+            opened.push_async_callback(replica.close)
+        yield _Stores(store, tenants, lookups, replica)
+
+
 async def _scheduler(config: Config, store: Store) -> Scheduler:
     settings = SchedulerSettings(
         name=config.name or "",
@@ -278,6 +297,7 @@ async def _serve(api: Any, listening: socket.socket, stop: asyncio.Event, config
     settings = uvicorn.Config(
         api,
         http=guarded(AutoHTTPProtocol, proxies, most_of_one=config.connections_per_address),
+        lifespan="off",
         ws="none",  # an upgraded connection would leave the guard behind
         h11_max_incomplete_event_size=2 * HEAD_LIMIT,  # the guard is first
         log_config=None,
@@ -291,7 +311,7 @@ async def _serve(api: Any, listening: socket.socket, stop: asyncio.Event, config
 
     async def end() -> None:
         await stop.wait()
-        api.state.streams.close()  # they would be waited for
+        api.streams.close()  # they would be waited for
         server.should_exit = True
 
     ending = asyncio.create_task(end())

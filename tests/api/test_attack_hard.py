@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import AsyncMock, patch
 from uuid import uuid4
@@ -61,7 +60,7 @@ async def serving(app: Any, protocol: type[asyncio.Protocol]) -> AsyncIterator[t
         server = uvicorn.Server(config)
         running = asyncio.create_task(server.serve(sockets=[listener]))
         yield listener.getsockname()[1], server
-        app.state.streams.close()
+        app.streams.close()
         server.should_exit = True
         await running
 
@@ -86,7 +85,7 @@ class Large:
             await send({"type": "http.response.body", "body": bytes(1 << 16), "more_body": place + 1 < self.pieces})
 
     def __init__(self, pieces: int, after: bytes) -> None:
-        self.pieces, self.after, self.state = pieces, after, SimpleNamespace(streams=Streams())
+        self.pieces, self.after, self.streams = pieces, after, Streams()
 
 
 @asynccontextmanager

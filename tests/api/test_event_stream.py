@@ -13,10 +13,9 @@ from uuid import UUID, uuid4
 import httpx2
 import pytest
 import uvicorn
-from starlette.applications import Starlette
 
 from bellringer.api import feeds, streams
-from bellringer.api.app import create_app
+from bellringer.api.app import Api, create_app
 from bellringer.client import AsyncClient
 from bellringer.clock import SystemClock
 from bellringer.errors import Conflict
@@ -32,13 +31,13 @@ PATIENCE = 60
 
 
 @pytest.fixture
-def app(store: Store, names: Names, tenants: Store, monkeypatch: pytest.MonkeyPatch) -> Starlette:
+def app(store: Store, names: Names, tenants: Store, monkeypatch: pytest.MonkeyPatch) -> Api:
     monkeypatch.setattr(feeds, "LOOK", 0.05)
     return create_app(store, names, tenants, version="1.2.3", clock=SystemClock())
 
 
 @asynccontextmanager
-async def serving(app: Starlette, port: int = 0) -> AsyncIterator[str]:
+async def serving(app: Api, port: int = 0) -> AsyncIterator[str]:
     """A real server, in this test's own loop."""
     with socket.create_server(("127.0.0.1", port)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
@@ -46,13 +45,13 @@ async def serving(app: Starlette, port: int = 0) -> AsyncIterator[str]:
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
-            app.state.streams.close()
+            app.streams.close()
             server.should_exit = True
             await task
 
 
 @pytest.fixture
-async def url(app: Starlette) -> AsyncIterator[str]:
+async def url(app: Api) -> AsyncIterator[str]:
     async with serving(app) as where:
         yield where
 
@@ -182,7 +181,7 @@ async def test_a_slow_reader_is_cut_off_and_the_others_are_not() -> None:
     assert await reader.next(1) is None
 
 
-async def test_a_server_that_restarts_is_found_again(app: Starlette, store: Store) -> None:
+async def test_a_server_that_restarts_is_found_again(app: Api, store: Store) -> None:
     async with serving(app) as url:
         port = httpx2.URL(url).port
         client = AsyncClient(url)
@@ -190,7 +189,7 @@ async def test_a_server_that_restarts_is_found_again(app: Starlette, store: Stor
         await happen(store, 1)
         assert await listening.minutes(1) == [1]
     await happen(store, 2)
-    app.state.streams.is_closing = False
+    app.streams.is_closing = False
     async with serving(app, port or 0):
         assert await listening.minutes(1) == [2]
         await listening.__aexit__()
@@ -212,8 +211,8 @@ async def test_an_id_older_than_what_is_kept_is_refused(url: str, store: Store) 
     assert refused.value.code == "cursor_expired"
 
 
-async def test_only_so_many_streams_are_open(url: str, app: Starlette) -> None:
-    places = app.state.streams.streams = streams.Places(1)
+async def test_only_so_many_streams_are_open(url: str, app: Api) -> None:
+    places = app.streams.streams = streams.Places(1)
     async with AsyncClient(url) as client, Listening(client):
         async with httpx2.AsyncClient(base_url=url) as http:
             refused = await http.get("/api/v1/events", headers={"Accept": "text/event-stream"})

@@ -12,11 +12,10 @@ from typing import Any
 import httpx2
 import pytest
 import uvicorn
-from starlette.applications import Starlette
 from tests.api.conftest import Work
 
 from bellringer.api import beats, streams
-from bellringer.api.app import create_app
+from bellringer.api.app import Api, create_app
 from bellringer.clock import SystemClock
 from bellringer.runs import Ending, Outcome
 from bellringer.store import pulse, workers
@@ -30,13 +29,13 @@ API = "/api/v1"
 
 
 @pytest.fixture
-def app(store: Store, names: Names, tenants: Store, monkeypatch: pytest.MonkeyPatch) -> Starlette:
+def app(store: Store, names: Names, tenants: Store, monkeypatch: pytest.MonkeyPatch) -> Api:
     monkeypatch.setattr(beats, "LOOK", 0.05)
     return create_app(store, names, tenants, version="1.2.3", clock=SystemClock())
 
 
 @pytest.fixture
-async def http(app: Starlette) -> AsyncIterator[httpx2.AsyncClient]:
+async def http(app: Api) -> AsyncIterator[httpx2.AsyncClient]:
     """A real server: a stream needs one."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
@@ -44,7 +43,7 @@ async def http(app: Starlette) -> AsyncIterator[httpx2.AsyncClient]:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         async with httpx2.AsyncClient(base_url=url, timeout=PATIENCE) as client:
             yield client
-        app.state.streams.close()
+        app.streams.close()
         server.should_exit = True
         await serving
 
@@ -90,7 +89,7 @@ async def test_nothing_is_told_while_nothing_changes(http: httpx2.AsyncClient, m
 
 
 async def test_all_who_listen_share_one_look_and_nobody_looks_for_none(
-    http: httpx2.AsyncClient, app: Starlette, monkeypatch: pytest.MonkeyPatch
+    http: httpx2.AsyncClient, app: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[tuple[int, ...]] = []
 
@@ -109,7 +108,7 @@ async def test_all_who_listen_share_one_look_and_nobody_looks_for_none(
         while len(looks) != before:  # until the server has seen that they are gone; it would look ten times meanwhile
             before = len(looks)
             await asyncio.sleep(0.5)
-    assert app.state.streams.beats.is_idle
+    assert app.streams.beats.is_idle
 
 
 async def test_who_asks_for_json_gets_it_once(api: httpx2.AsyncClient) -> None:
@@ -161,9 +160,9 @@ async def test_another_tenants_changes_are_not_told(store: Store, names: Names) 
 
 
 async def test_a_tenant_has_only_so_many_streams(
-    http: httpx2.AsyncClient, app: Starlette, monkeypatch: pytest.MonkeyPatch
+    http: httpx2.AsyncClient, app: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app.state.streams, "streams", streams.Places(1))
+    monkeypatch.setattr(app.streams, "streams", streams.Places(1))
     async with listening(http) as told:
         await soon(told)
         refused = await http.get(f"{API}/pulse", headers={"Accept": "text/event-stream"})

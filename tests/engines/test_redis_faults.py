@@ -56,7 +56,7 @@ class Pair:
 async def served(store: Store, names: Names, tenants: Store, cache: RedisCache) -> AsyncIterator[httpx2.AsyncClient]:
     """As a server wires it."""
     app = create_app(store, names, tenants, version="1", clock=CLOCK, cache=cache, wakeups=Wakeups(store, CLOCK))
-    ear = asyncio.create_task(hear(store, CLOCK, {RUNS: app.state.desk.heard}))
+    ear = asyncio.create_task(hear(store, CLOCK, {RUNS: app.desk.heard}))
     transport = httpx2.ASGITransport(app=app)
     await cache.open()
     async with httpx2.AsyncClient(transport=transport, base_url="http://test", timeout=20) as client:

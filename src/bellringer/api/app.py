@@ -9,13 +9,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uuid_utils.compat import uuid7
+from uuid_utils import uuid7
 
 from bellringer.api import bodies, docs, idempotency, metrics, openapi, problems
 from bellringer.api.calls import PATIENCE, Call, Service, reply
@@ -62,11 +60,12 @@ def create_app(
     wakeups: Wakeups | None = None,
     egress: Egress = Egress(),
     cache: Cache | None = None,
+    lookups: Store | None = None,
     unread: Unread | None = None,
     ready: Callable[[], bool] = lambda: True,
     console: ASGIApp | None = None,
     settings: Sequence[Setting] = (),
-) -> Starlette:
+) -> Api:
     """The whole API; `ready` says whether the rest of the process has started. Without a door nobody has to log in."""
     names = names.for_callers()
     cache = cache or ProcessCache(clock)
@@ -75,7 +74,7 @@ def create_app(
         tenants=tenants,
         replica=None if replica is None else Replica(replica, clock),
         names=names,
-        desk=Desk(store, tenants, names, clock, cache),
+        desk=Desk(store, lookups or tenants, names, clock, cache),
         creating=Creating(tenants, names),
         version=version,
         clock=clock,
@@ -86,20 +85,9 @@ def create_app(
         unread=unread,
         settings=settings,
     )
-    table = _table(service)
     door = door or Door(store, names, Settings(open_to="anyone"), clock, cache)
-    app = Starlette(
-        routes=[
-            *([Pages(CONSOLE, console)] if console is not None else []),
-            Switch({path: _Endpoint(service, door, path, at) for path, at in table.items()}),
-        ],
-        middleware=[Middleware(Attendant, clock=clock)],
-        exception_handlers={HTTPException: _pass_on},
-    )
-    app.router.redirect_slashes = False
-    app.state.desk = service.desk
-    app.state.streams = service.streams  # so that whoever ends the process can end these first
-    return app
+    endpoints = {path: _Endpoint(service, door, path, at) for path, at in _table(service).items()}
+    return Api(Switch(endpoints), None if console is None else Pages(CONSOLE, console), service)
 
 
 def _table(service: Service) -> dict[str, Mapping[str, Operation]]:
@@ -119,11 +107,6 @@ def _index(paths: list[str]) -> Operation:
         return reply(Index(name="bellringer", version=call.service.version, paths=paths))
 
     return index
-
-
-async def _pass_on(_request: Request, error: Exception) -> Response:
-    """The attendant answers all errors in one way, those of the router too."""
-    raise error
 
 
 class _Endpoint:
@@ -148,10 +131,8 @@ class _Endpoint:
                 hint=f"use {self._allowed}",
                 headers={"Allow": self._allowed},
             )
-        async with asyncio.timeout(bodies.PATIENCE + PATIENCE) as deadline:
+        async with asyncio.timeout(PATIENCE + (bodies.PATIENCE if method in CHANGES else 0.0)) as deadline:
             call = await self._admit(Request(scope, receive), operation, deadline)
-            if method not in CHANGES:
-                call.hurry()
             try:
                 response = await (
                     idempotency.answered(call, self._path) if method == "POST" else operation.handler(call)
@@ -200,17 +181,19 @@ class _Endpoint:
         )
 
 
-class Attendant:
-    """Gives each request an id, answers its errors, counts and logs it."""
+class Api:
+    """The application: gives each request an id, finds who answers it, answers its errors, counts and logs it."""
 
-    def __init__(self, app: ASGIApp, clock: Clock) -> None:
-        self._app = app
-        self._clock = clock
+    def __init__(self, switch: Switch, pages: Pages | None, service: Service) -> None:
+        self._switch = switch
+        self._pages = pages
+        self._clock = service.clock
+        self.desk = service.desk
+        self.streams = service.streams  # so that whoever ends the process can end these first
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+            raise NotImplementedError("this speaks HTTP alone")  # so says the protocol to servers that offer more
         started = self._clock.monotonic()
         request_id = scope[_REQUEST] = _request_id(scope)
         status = 0
@@ -221,14 +204,19 @@ class Attendant:
                 status = message["status"]
                 beside = scope.get(HEADERS, ())
                 message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id.encode()), *beside]
-            await _sent(send, message)
+            try:
+                await send(message)
+            except RuntimeError as error:
+                if _CLOSED in str(error):  # a caller who goes before it has the answer is no mistake of ours
+                    raise ConnectionResetError("the caller has gone") from error
+                raise
 
         if scope["path"].startswith("/api/"):
             # A name may hold a slash: paths are matched as they were sent, and their parts decoded later.
             scope["path"] = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
         try:
             check_head(scope)
-            await self._app(scope, receive, tagged)
+            await self._found(scope)(scope, receive, tagged)
         except Exception as error:  # noqa: BLE001 - the last stop: whatever it is becomes an answer
             if not problems.is_expected(error):
                 log.error("request failed", request_id=request_id, exc_info=error)
@@ -237,22 +225,23 @@ class Attendant:
         finally:
             _tell(scope, status, self._clock.monotonic() - started, request_id)
 
-
-async def _sent(send: Send, message: Message) -> None:
-    """Send it. A caller who goes before it has the answer is no mistake of ours."""
-    try:
-        await send(message)
-    except RuntimeError as error:
-        if _CLOSED in str(error):
-            raise ConnectionResetError("the caller has gone") from error
-        raise
+    def _found(self, scope: Scope) -> ASGIApp:
+        if self._pages is not None and self._pages.has(scope):
+            return self._pages.app
+        found = self._switch.find(scope["path"])
+        if found is None:
+            raise HTTPException(404)
+        endpoint, scope["path_params"] = found
+        return endpoint
 
 
 def _request_id(scope: Scope) -> str:
     """The caller's own id where it is harmless, or a new one."""
-    given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
-    text: str = given.decode("latin-1")
-    return text if _REQUEST_ID.fullmatch(text) else uuid7().hex
+    for name, value in scope["headers"]:
+        if name == b"x-request-id":
+            text: str = value.decode("latin-1")
+            return text if _REQUEST_ID.fullmatch(text) else uuid7().hex
+    return uuid7().hex
 
 
 def _tell(scope: Scope, status: int, seconds: float, request_id: str) -> None:

@@ -141,6 +141,8 @@ class Call:
 
     def query(self) -> Mapping[str, str]:
         """The query's parameters; unknown ones are refused: a misspelt filter would filter nothing."""
+        if not self.request.scope["query_string"]:
+            return {}
         known = [query.name for query in self.operation.query]
         given = dict(self.request.query_params)
         for name, value in given.items():

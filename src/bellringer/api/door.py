@@ -78,7 +78,8 @@ class Door:
         if operation.role is None:  # these must answer without a database too
             return Caller(tenant_id=NOBODY, tenant="", role=Role.VIEWER, who="anyone", origin=origin)
         shown = _shown(request)
-        if _KEY_IN_QUERY.search(request.scope.get("query_string", b"")):
+        asked: bytes = request.scope["query_string"]
+        if asked and _KEY_IN_QUERY.search(asked):
             raise unauthenticated()  # addresses are logged on their way: a key in one is no secret any more
         is_change = request.method in CHANGES
         if shown.credential is not None:

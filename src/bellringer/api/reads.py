@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
@@ -18,7 +18,8 @@ import msgspec
 from bellringer.api import documents
 from bellringer.cache import KEPT, Cache, ProcessCache
 from bellringer.clock import Clock
-from bellringer.runs import FINAL, Cause, RunKey
+from bellringer.errors import NotFound
+from bellringer.runs import FINAL, Cause, RunKey, decode_id
 from bellringer.store import flow_reads, jobs, status
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
@@ -40,7 +41,7 @@ class Together(Generic[G, K, V]):
     take turns, so that one whose calls take long does not hold up the rest."""
 
     MOST: Final = 200  # keys in a call
-    IN_ALL: Final = 6  # calls under way: fewer than there are connections
+    IN_ALL: Final = 6  # calls under way: not many more than there are connections
 
     def __init__(self, read: Callable[[G, Sequence[K]], Awaitable[Mapping[K, V]]], *, at_once: int = 3) -> None:
         self._read = read
@@ -92,10 +93,10 @@ class Together(Generic[G, K, V]):
 class Desk:
     """What one process answers from, for all its requests."""
 
-    def __init__(self, store: Store, tenants: Store, names: Names, clock: Clock, cache: Cache | None = None) -> None:
+    def __init__(self, store: Store, lookups: Store, names: Names, clock: Clock, cache: Cache | None = None) -> None:
         self._store = store
         self._cache = cache or ProcessCache(clock)
-        self._tenants = tenants
+        self._lookups = lookups  # for tenants, and for reads by key alone
         self._names = names
         self._clock = clock
         self._now = Together(self._read_now)
@@ -128,13 +129,17 @@ class Desk:
             return int(revision), data
         return await self._jobs.get(tenant_id, job_id)
 
-    async def run(self, tenant_id: int, key: RunKey) -> bytes | None:
+    async def run(self, tenant_id: int, run_id: str) -> bytes | None:
         """A run as it is answered."""
-        kept = await self._cache.get(tenant_id, _run_place(key))
+        kept = await self._cache.get(tenant_id, _run_place(run_id))
         one_of(CACHE_READS, "run", self._cache.source if kept is not None else "database").inc()
         if kept is not None:
             return kept
-        return await self._runs.get((tenant_id, key.scheduled_for.astimezone(UTC).date()), key)
+        try:
+            key = decode_id(run_id)
+        except NotFound:
+            return None
+        return await self._runs.get((tenant_id, key.scheduled_for.date()), key)
 
     @property
     def keeps_jobs(self) -> bool:
@@ -155,7 +160,7 @@ class Desk:
         return dict.fromkeys(keys, await self._store.now())
 
     async def _read_jobs(self, tenant_id: int, ids: Sequence[UUID]) -> Mapping[UUID, tuple[int, bytes]]:
-        store = ScopedStore(self._tenants, tenant_id, None)
+        store = ScopedStore(self._lookups, tenant_id, None)
         mark, moment = self._cache.mark(tenant_id) if self.keeps_jobs else None, self._clock.monotonic()
         # First: what rests now changes only by a writer's doing for so long, also while it is read.
         resting = await status.resting(store, ids, tenant_id, AT_REST) if mark is not None else ()
@@ -171,21 +176,21 @@ class Desk:
         mark, moment = self._cache.mark(tenant_id), self._clock.monotonic()
         answers: dict[RunKey, bytes] = {}
         ended: dict[str, bytes] = {}
-        store = ScopedStore(self._tenants, tenant_id, None)
+        store = ScopedStore(self._lookups, tenant_id, None)
         found = await status.runs(store, tenant_id, day, keys)
         nodes = [key for key, (run, _) in found.items() if run.cause == Cause.WORKFLOW]
         placed = await flow_reads.placed(store, tenant_id, nodes)
         for key, (run, tries) in found.items():
             data = answers[key] = msgspec.json.encode(documents.run(run, tries, placed=placed.get(key)))
             if run.state in FINAL:
-                ended[_run_place(key)] = data
+                ended[_run_place(key.id)] = data
         if mark is not None and ended:
             await self._cache.put(tenant_id, mark, ended, moment)
         return answers
 
 
-def _run_place(key: RunKey) -> str:
-    return f"run:{key.job_id.hex}:{key.scheduled_for.isoformat()}:{key.slot}"
+def _run_place(run_id: str) -> str:
+    return f"run:{run_id}"
 
 
 def _job_place(job_id: UUID) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from starlette.routing import BaseRoute, Match
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Scope
 
 _ANY: Final = object()  # a part that may be anything
 _HERE: Final = object()  # the endpoint of a path that ends here
@@ -14,7 +13,7 @@ _HERE: Final = object()  # the endpoint of a path that ends here
 _Node = dict[Any, Any]
 
 
-class Switch(BaseRoute):
+class Switch:
     """All routes at once. A part that is written out goes before one that may be anything."""
 
     def __init__(self, endpoints: Mapping[str, ASGIApp]) -> None:
@@ -27,33 +26,23 @@ class Switch(BaseRoute):
                 node = node.setdefault(_ANY if is_open else part, {})
             node[_HERE] = (endpoint, names)
 
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        parts = scope["path"].split("/") if scope["type"] == "http" else []
+    def find(self, path: str) -> tuple[ASGIApp, Mapping[str, str]] | None:
+        """The endpoint of a path, and the parts that its template leaves open."""
         values: list[str] = []
-        found = _find(self._root, parts, 0, values)
-        if found is None:
-            return Match.NONE, {}
-        endpoint, names = found
-        return Match.FULL, {"endpoint": endpoint, "path_params": dict(zip(names, values, strict=True))}
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await scope["endpoint"](scope, receive, send)
+        found = _find(self._root, path.split("/"), 0, values)
+        return None if found is None else (found[0], dict(zip(found[1], values, strict=True)))
 
 
-class Pages(BaseRoute):
+class Pages:
     """What is below a path, for browsers; and the root for them, where a program finds the index."""
 
-    def __init__(self, path: str, pages: ASGIApp) -> None:
+    def __init__(self, path: str, app: ASGIApp) -> None:
         self._path = path
-        self._pages = pages
+        self.app = app
 
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        path = scope.get("path", "")
-        below = path == self._path or path.startswith(f"{self._path}/")
-        return (Match.FULL, {"endpoint": self._pages}) if below or (path == "/" and _reads(scope)) else (Match.NONE, {})
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._pages(scope, receive, send)
+    def has(self, scope: Scope) -> bool:
+        path: str = scope["path"]
+        return path == self._path or path.startswith(f"{self._path}/") or (path == "/" and _reads(scope))
 
 
 def _reads(scope: Scope) -> bool:

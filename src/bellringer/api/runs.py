@@ -92,7 +92,7 @@ def _moment(request: ExecuteRequest, now: datetime | None) -> datetime | None:
 async def get(call: Call) -> Response:
     """A run with its attempts."""
     call.query()
-    found = await call.service.desk.run(call.tenant_id, call.run_key())
+    found = await call.service.desk.run(call.tenant_id, call.part("id"))
     if found is None:
         raise no_run()
     return Response(found, media_type=JSON)
