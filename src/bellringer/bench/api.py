@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from uuid_utils.compat import uuid7
 
+from bellringer.bench.awake import awake
 from bellringer.bench.gaps import Gaps, beside
 from bellringer.bench.hammer import Order, Request, Seen
 from bellringer.jobs import DEFAULT_POOL
@@ -55,30 +56,38 @@ async def api(dsn: str, jobs: int, seconds: float, connections: int, bulks: int)
         with served(dsn) as (port, _):
             hammer = Hammer(port, connections, seconds)
             await hammer.go(jobs_of("warm", 500))
-            idle = await hammer.twice([("GET", f"{PREFIX}/version", None)])
+            idle = await hammer.thrice([("GET", f"{PREFIX}/version", None)])
             made = await hammer.go(jobs_of("job", jobs))
             _check(made, "202")
             await _prove(store, jobs + 500)
             await store.pool.execute("vacuum analyze")  # or it would come by itself, in the middle of the reads
-            read = await hammer.twice([("GET", f"{PREFIX}/runs/{run_id}", None) for run_id in runs])
+            read = await hammer.thrice([("GET", f"{PREFIX}/runs/{run_id}", None) for run_id in runs])
             ids = [row["job_id"] for row in await store.pool.fetch("select job_id from jobs limit $1", RUNS)]
-            read_job = await hammer.twice([("GET", f"{PREFIX}/jobs/{job_id}", None) for job_id in ids])
+            read_job = await hammer.thrice([("GET", f"{PREFIX}/jobs/{job_id}", None) for job_id in ids])
             many = await hammer.go(_bulks(bulks), connections=1, headers={"Prefer": "return=minimal"})
             _check(many, "201")
             await _prove(store, jobs + 500 + bulks * BULK)
     finally:
         await store.close()
-    floor = idle[0]
+    floor = idle.most
     create = _figures(made, floor)
     return Api(
         process="the API alone, one process",
         connections=connections,
-        floor=_both(*idle, floor),
+        floor=_both(idle, floor),
         create=create,
-        read=_both(*read, floor),
-        read_job=_both(*read_job, floor),
+        read=_both(read, floor),
+        read_job=_both(read_job, floor),
         bulk=_bulk_figures(many, made),
     )
+
+
+class Measured(NamedTuple):
+    """The most that went, and half of it twice, each with what the machine had of pauses meanwhile."""
+
+    most: Seen
+    half: tuple[Seen, Gaps]
+    awake: tuple[Seen, Gaps]  # while the processors were kept from sleeping
 
 
 class Hammer:
@@ -101,13 +110,16 @@ class Hammer:
             raise RuntimeError("the load generator failed")
         return msgspec.json.decode(output, type=Seen)
 
-    async def twice(self, requests: Sequence[Request]) -> tuple[Seen, Seen, Gaps]:
-        """The most that goes, then half of it, and what the machine had of its own meanwhile."""
+    async def thrice(self, requests: Sequence[Request]) -> Measured:
+        """The most that goes, then half of it: as the machine is, and with its processors kept awake."""
         most = await self.go(requests, seconds=self._seconds)
-        half, machine = await beside(self.go(requests, seconds=self._seconds, rate=most.per_second / 2))
-        for seen in (most, half):
+        terms = {"seconds": self._seconds, "rate": most.per_second / 2}
+        half = await beside(self.go(requests, **terms))
+        with awake():
+            spared = await beside(self.go(requests, **terms))
+        for seen in (most, half[0], spared[0]):
             _check(seen, "200")
-        return most, half, machine
+        return Measured(most, half, spared)
 
 
 async def fill(store: Store) -> list[str]:
@@ -182,9 +194,14 @@ def _figures(seen: Seen, floor: Seen) -> dict[str, Any]:
     }
 
 
-def _both(most: Seen, half: Seen, machine: Gaps, floor: Seen) -> dict[str, Any]:
-    calm = {**_figures(half, floor), "generator_late_ms": half.late_ms, "machine": msgspec.to_builtins(machine)}
-    return {**_figures(most, floor), "at_half_load": calm}
+def _both(measured: Measured, floor: Seen) -> dict[str, Any]:
+    halves = {"at_half_load": measured.half, "at_half_load_awake": measured.awake}
+    return {**_figures(measured.most, floor), **{name: _half(*half, floor) for name, half in halves.items()}}
+
+
+def _half(seen: Seen, machine: Gaps, floor: Seen) -> dict[str, Any]:
+    mine = {"median_p99_ms": seen.median_p99_ms, "generator_late_ms": seen.late_ms}
+    return {**_figures(seen, floor), **mine, "machine": msgspec.to_builtins(machine)}
 
 
 @contextmanager
