@@ -25,10 +25,11 @@ from bellringer.lifecycle.prune import Retention
 from bellringer.lifecycle.tick import Pace
 from bellringer.running import Main, meanwhile, once, run, together
 from bellringer.scheduler.service import Scheduler, SchedulerSettings
+from bellringer.store.lookups import Lookups
 from bellringer.store.migrate import require_current
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
-from bellringer.store.scope import LOOKUPS, open_tenants
+from bellringer.store.scope import open_tenants
 from bellringer.store.wakeups import RUNS, Wakeups, hear
 from bellringer.telemetry import log
 from bellringer.worker.service import Observer, Worker, WorkerSettings
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 PATIENCE: Final = 10.0  # seconds beyond its grace that a process may take to stop
 CONNECTIONS_END: Final = 5  # seconds that open requests get when the server stops
-LOOKUPS_AT_ONCE: Final = 4  # connections of an API process for reads by key: each read is short, and serves many
 DEFAULT_POOLS: Final = ("short", "long")
 DEFAULT_SLOTS: Final = 50
 
@@ -213,22 +213,21 @@ async def _opened(config: Config, name: str) -> AsyncIterator[Store]:
 
 @dataclass(frozen=True, slots=True)
 class _Stores:
-    """The API's connections: the owner's, those that serve tenants, of these those that look up by keys alone, and a
-    replica's if there is one."""
+    """The API's connections: the owner's, those that serve tenants, those that look up by key for them, and a replica's
+    if there is one."""
 
     store: Store
     tenants: Store
-    lookups: Store
+    lookups: Lookups
     replica: Store | None
 
 
 @asynccontextmanager
 async def _stores(config: Config, store: Store) -> AsyncIterator[_Stores]:
     async with AsyncExitStack() as opened:
-        dsn, size = config.require_dsn(), config.pool_size
-        tenants = await open_tenants(dsn, size=size, name="bellringer api")
+        tenants = await open_tenants(config.require_dsn(), size=config.pool_size, name="bellringer api")
         opened.push_async_callback(tenants.close)
-        lookups = await open_tenants(dsn, size=min(size, LOOKUPS_AT_ONCE), name="bellringer api", settings=LOOKUPS)
+        lookups = Lookups(tenants)
         opened.push_async_callback(lookups.close)
         replica = await _replica(config)
         if replica is not None:

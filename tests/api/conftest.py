@@ -13,6 +13,7 @@ from bellringer.lifecycle.claim import Seat, Turn, claim
 from bellringer.lifecycle.settle import decide, settle
 from bellringer.runs import Ending
 from bellringer.store import workers
+from bellringer.store.lookups import Lookups
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
 from bellringer.store.wakeups import Wakeups
@@ -22,9 +23,16 @@ Work = Callable[[Ending | None], Awaitable[int]]
 
 
 @pytest.fixture
-async def api(store: Store, names: Names, tenants: Store) -> AsyncIterator[httpx2.AsyncClient]:
-    clock = SystemClock()
-    app = create_app(store, names, tenants, version="1.2.3", clock=clock, wakeups=Wakeups(store, clock))
+async def lookups(tenants: Store) -> AsyncIterator[Lookups]:
+    opened = Lookups(tenants)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def api(store: Store, names: Names, tenants: Store, lookups: Lookups) -> AsyncIterator[httpx2.AsyncClient]:
+    clock, wakeups = SystemClock(), Wakeups(store, SystemClock())
+    app = create_app(store, names, tenants, version="1.2.3", clock=clock, wakeups=wakeups, lookups=lookups)
     transport = httpx2.ASGITransport(app=app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://test", timeout=20) as client:
         yield client

@@ -19,6 +19,7 @@ from bellringer.cache import KEPT
 from bellringer.clock import SystemClock
 from bellringer.runs import Ending, Outcome, decode_id
 from bellringer.store import runs
+from bellringer.store.lookups import Lookups
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
 
@@ -140,12 +141,12 @@ async def test_a_group_whose_calls_take_long_does_not_hold_up_others() -> None:
 
 
 async def test_what_has_ended_is_kept_for_a_moment_and_for_its_tenant_alone(
-    api: httpx2.AsyncClient, store: Store, tenants: Store, names: Names, work: Work
+    api: httpx2.AsyncClient, store: Store, lookups: Lookups, names: Names, work: Work
 ) -> None:
     run_id = await execute(api)
     await work(BAD)
     key, clock = decode_id(run_id), Later()
-    desk = Desk(store, tenants, names, clock)
+    desk = Desk(store, lookups.of, names, clock)
     before = read_count("process"), read_count("database")
     first = await desk.run(1, key.id)
     assert first is not None

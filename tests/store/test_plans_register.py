@@ -11,10 +11,11 @@ from bellringer.lifecycle.register import change, register
 from bellringer.runs import RunKey
 from bellringer.schedule import every
 from bellringer.store import jobs, status
+from bellringer.store.lookups import Lookups
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
 from bellringer.store.queries import load
-from bellringer.store.scope import LOOKUPS, ScopedStore, open_tenants
+from bellringer.store.scope import open_tenants
 
 MANY = 5_000
 HISTORY = "runs_.*|attempts_.*|queue|timers|jobs|cohorts"
@@ -57,8 +58,9 @@ async def test_a_plan_of_empty_tables_reads_few_rows_of_full_ones(dsn: str) -> N
 
 async def test_a_look_up_keeps_its_plan_too(dsn: str) -> None:
     """Behind the wall, as the API asks: one connection makes its plans while there is nothing, and keeps them."""
-    opened = await open_tenants(dsn, size=1, settings=LOOKUPS)
-    owner, store = await Store.open(dsn, size=1), ScopedStore(opened, 1, None)
+    opened, owner = await open_tenants(dsn, size=1), await Store.open(dsn, size=1)
+    lookups = Lookups(opened, size=1)
+    store = lookups.of(1)
     try:
         now = await owner.now()
         key = RunKey(uuid4(), now, 0)
@@ -75,13 +77,9 @@ async def test_a_look_up_keeps_its_plan_too(dsn: str) -> None:
         found = await status.runs(store, 1, now.date(), [key])
         assert [run.key for run, _ in found.values()] == [key]
         assert [job.name for job in await jobs.some(store, [job_id], 1)] == ["job 0"]
-        assert 0 < await told_and_read(opened, owner) - before < MANY / 10
+        await store.pool.fetch("select pg_stat_force_next_flush()")
+        assert 0 < await rows_read(owner, HISTORY) - before < MANY / 10
     finally:
+        await lookups.close()
         await owner.close()
         await opened.close()
-
-
-async def told_and_read(reader: Store, owner: Store) -> int:
-    """What was read by now, the reader's own part of it included."""
-    await reader.pool.execute("select pg_stat_force_next_flush()")
-    return await rows_read(owner, HISTORY)

@@ -211,7 +211,7 @@ async def test_functions_that_pass_the_wall_refuse_another_tenant(
 
 
 async def test_a_scoped_store_is_told_whose_rows_it_may_see_and_who_acts(store: Store, tenants: Store) -> None:
-    assert tenants.is_walled
+    assert tenants.role is not None
     mine, theirs = ScopedStore(tenants, MINE, '{"who": "me"}'), ScopedStore(tenants, THEIRS, None)
     await store.pool.execute("insert into tenants (name) values ('theirs')")
     for scoped, name in ((mine, "default"), (theirs, "theirs"), (mine, "default")):
@@ -257,7 +257,7 @@ async def test_without_the_role_the_store_serves_without_the_wall(dsn: str, stor
     )
     opened = await open_tenants(dsn)
     try:
-        assert not opened.is_walled
+        assert opened.role is None
         assert await ScopedStore(opened, MINE, None).pool.fetchval("select count(*) from tenants") == 1
     finally:
         await opened.close()

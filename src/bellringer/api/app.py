@@ -30,6 +30,7 @@ from bellringer.cache import Cache, ProcessCache
 from bellringer.clock import Clock
 from bellringer.dispatch import Unread
 from bellringer.egress.settings import Egress
+from bellringer.store.lookups import Lookups
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
 from bellringer.store.replica import ReadStore, Replica
@@ -60,13 +61,14 @@ def create_app(
     wakeups: Wakeups | None = None,
     egress: Egress = Egress(),
     cache: Cache | None = None,
-    lookups: Store | None = None,
+    lookups: Lookups | None = None,
     unread: Unread | None = None,
     ready: Callable[[], bool] = lambda: True,
     console: ASGIApp | None = None,
     settings: Sequence[Setting] = (),
 ) -> Api:
-    """The whole API; `ready` says whether the rest of the process has started. Without a door nobody has to log in."""
+    """The whole API; `ready` says whether the rest of the process has started. Without a door nobody has to log in;
+    without connections for look-ups these go by those that serve tenants."""
     names = names.for_callers()
     cache = cache or ProcessCache(clock)
     service = Service(
@@ -74,7 +76,7 @@ def create_app(
         tenants=tenants,
         replica=None if replica is None else Replica(replica, clock),
         names=names,
-        desk=Desk(store, lookups or tenants, names, clock, cache),
+        desk=Desk(store, lookups.of if lookups else partial(ScopedStore, tenants, actor=None), names, clock, cache),
         creating=Creating(tenants, names),
         version=version,
         clock=clock,

@@ -33,7 +33,7 @@ async def readyz(call: Call) -> Response:
     """
     checks = {"process": "ok" if call.service.ready() else "starting", **await _database(call.service.store)}
     ready = all(verdict == "ok" for verdict in checks.values())
-    checks["walls"] = "ok" if call.service.tenants.is_walled else "off"
+    checks["walls"] = "ok" if call.service.tenants.role is not None else "off"
     if ready and await _schedulers_wait(call.service.store):
         checks["schedulers"] = "waiting"
     document = Readiness(status="ready" if ready else "not_ready", checks=checks)

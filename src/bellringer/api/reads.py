@@ -9,7 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import date, datetime, timedelta
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
@@ -23,7 +23,6 @@ from bellringer.runs import FINAL, Cause, RunKey, decode_id
 from bellringer.store import flow_reads, jobs, status
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
-from bellringer.store.scope import ScopedStore
 from bellringer.telemetry import CACHE_READS, one_of
 
 G = TypeVar("G")
@@ -46,18 +45,23 @@ class Together(Generic[G, K, V]):
     def __init__(self, read: Callable[[G, Sequence[K]], Awaitable[Mapping[K, V]]], *, at_once: int = 3) -> None:
         self._read = read
         self._at_once = at_once
-        self._waiting: dict[G, dict[K, asyncio.Future[V | None]]] = {}
+        self._waiting: dict[G, dict[K, list[asyncio.Future[V | None]]]] = {}
         self._calls: dict[asyncio.Task[None], G] = {}
 
     async def get(self, group: G, key: K) -> V | None:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[V | None] = loop.create_future()
         waiting = self._waiting.setdefault(group, {})
-        if key not in waiting:
-            loop = asyncio.get_running_loop()
-            waiting[key] = loop.create_future()
+        if key in waiting:
+            waiting[key].append(future)
+        else:
+            waiting[key] = [future]
             loop.call_soon(self._start)
-        return await asyncio.shield(waiting[key])
+        return await future
 
     def _start(self) -> None:
+        if not self._waiting:
+            return
         under_way = Counter(self._calls.values())
         for group in list(self._waiting):
             if len(self._calls) >= self.IN_ALL:
@@ -75,28 +79,33 @@ class Together(Generic[G, K, V]):
         self._calls.pop(call)
         self._start()
 
-    async def _call(self, group: G, wanted: Mapping[K, asyncio.Future[V | None]]) -> None:
+    async def _call(self, group: G, wanted: Mapping[K, Sequence[asyncio.Future[V | None]]]) -> None:
         try:
             found = await self._read(group, list(wanted))
         except Exception as error:  # noqa: BLE001 - each of those who wait is told
-            for future in wanted.values():
-                future.set_exception(error)
-                future.exception()  # nobody may be waiting any more
+            for future in chain.from_iterable(wanted.values()):
+                if not future.done():
+                    future.set_exception(error)
         else:
-            for key, future in wanted.items():
-                future.set_result(found.get(key))
+            for key, futures in wanted.items():
+                answer = found.get(key)
+                for future in futures:
+                    if not future.done():  # else who asked has gone
+                        future.set_result(answer)
         finally:
-            for future in wanted.values():
+            for future in chain.from_iterable(wanted.values()):
                 future.cancel()  # does nothing to those that are answered
 
 
 class Desk:
     """What one process answers from, for all its requests."""
 
-    def __init__(self, store: Store, lookups: Store, names: Names, clock: Clock, cache: Cache | None = None) -> None:
+    def __init__(
+        self, store: Store, of: Callable[[int], Store], names: Names, clock: Clock, cache: Cache | None = None
+    ) -> None:
         self._store = store
         self._cache = cache or ProcessCache(clock)
-        self._lookups = lookups  # for tenants, and for reads by key alone
+        self._of = of  # what reads by key, for a tenant
         self._names = names
         self._clock = clock
         self._now = Together(self._read_now)
@@ -160,7 +169,7 @@ class Desk:
         return dict.fromkeys(keys, await self._store.now())
 
     async def _read_jobs(self, tenant_id: int, ids: Sequence[UUID]) -> Mapping[UUID, tuple[int, bytes]]:
-        store = ScopedStore(self._lookups, tenant_id, None)
+        store = self._of(tenant_id)
         mark, moment = self._cache.mark(tenant_id) if self.keeps_jobs else None, self._clock.monotonic()
         # First: what rests now changes only by a writer's doing for so long, also while it is read.
         resting = await status.resting(store, ids, tenant_id, AT_REST) if mark is not None else ()
@@ -176,7 +185,7 @@ class Desk:
         mark, moment = self._cache.mark(tenant_id), self._clock.monotonic()
         answers: dict[RunKey, bytes] = {}
         ended: dict[str, bytes] = {}
-        store = ScopedStore(self._lookups, tenant_id, None)
+        store = self._of(tenant_id)
         found = await status.runs(store, tenant_id, day, keys)
         nodes = [key for key, (run, _) in found.items() if run.cause == Cause.WORKFLOW]
         placed = await flow_reads.placed(store, tenant_id, nodes)

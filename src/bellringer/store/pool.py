@@ -58,7 +58,7 @@ class Store:
         self.pool = pool
         self.dsn = dsn
         self.days: set[date] = set()  # those whose partitions this process has seen made
-        self.is_walled = False  # its connections see the rows of one tenant only; see store.scope
+        self.role: str | None = None  # of connections that see the rows of one tenant only; see store.scope
 
     @classmethod
     async def open(

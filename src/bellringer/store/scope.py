@@ -7,7 +7,7 @@ sees only the rows of the tenant that they were told of (row-level security), wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -20,15 +20,6 @@ if TYPE_CHECKING:
     Connection = asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
 
 HINT: Final = "let an administrator create the role and grant it to the owner of the tables; see docs/audit.md"
-# For connections that only look up rows by their whole keys: their plans are made once and kept, since to make one
-# costs several times as much as to run it; and they ask indexes alone, so that one made while a table was empty is
-# right when it is large.
-LOOKUPS: Final = {
-    "plan_cache_mode": "force_generic_plan",
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
-    "enable_seqscan": "off",
-}
 _TELL: Final = "select set_config('bellringer.tenant', $1, false), set_config('bellringer.actor', $2, false)"
 # Whoever is stopped in a transaction may hold the lock of a shard: the server ends it before many ticks were missed.
 _BRIEF: Final = "set_config('idle_in_transaction_session_timeout', '3s', true)"
@@ -151,16 +142,13 @@ class ScopedStore(Store):
             self.days = known
 
 
-async def open_tenants(
-    dsn: str, *, size: int = 8, name: str = "bellringer", settings: Mapping[str, str] | None = None
-) -> Store:
+async def open_tenants(dsn: str, *, size: int = 8, name: str = "bellringer") -> Store:
     """A pool for callers, to be scoped for each of them. Without the role, statements keep tenants apart alone."""
     role = await _role(dsn, name)
     if role is None:
         log.warning("the database has no second wall between tenants", hint=HINT)
-    told = {**(settings or {}), **({} if role is None else {"role": role})}
-    opened = await Store.open(dsn, size=size, name=name, kind=Told, settings=told)
-    opened.is_walled = role is not None
+    opened = await Store.open(dsn, size=size, name=name, kind=Told, settings={} if role is None else {"role": role})
+    opened.role = role
     return opened
 
 

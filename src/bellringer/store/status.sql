@@ -1,7 +1,7 @@
 -- name: runs
 -- Runs of one day ($5 to $6) by their keys, each with its attempts. Each look-up is a lateral one by the whole key behind a fence, and
 -- no tenant is a bare condition, so that no other index fits, however small the tables were when the plan was made and kept (see
--- store.scope); days that are not asked for are left out when it starts.
+-- store.lookups); days that are not asked for are left out when it starts.
 select k.job_id, k.scheduled_for, k.slot, j.name as job, t.name as task, p.name as pool,
        coalesce(r.priority, m.priority) as priority, coalesce(r.cause, m.cause)::text as cause, coalesce(r.reason, '') as reason,
        r.fired_at, r.token, coalesce(r.revision, m.revision) as revision, coalesce(r.spec, m.spec, j.spec) as spec,

@@ -1,0 +1,78 @@
+"""Connections for look-ups are held, replaced when they break, and never left in an unknown state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from bellringer.store.lookups import KEPT_PLANS, Lookups
+from bellringer.store.pool import Store
+
+WHO = "select pg_backend_pid() as pid, current_setting('bellringer.tenant') as tenant"
+
+
+@pytest.fixture
+async def lookups(tenants: Store) -> AsyncIterator[Lookups]:
+    opened = Lookups(tenants, size=2)
+    yield opened
+    await opened.close()
+
+
+async def pid(lookups: Lookups, tenant_id: int = 1) -> int:
+    [row] = await lookups.of(tenant_id).pool.fetch(WHO)
+    assert row["tenant"] == str(tenant_id)
+    found: int = row["pid"]
+    return found
+
+
+async def test_a_connection_is_held_and_told_whose_rows_it_may_see(lookups: Lookups) -> None:
+    assert await pid(lookups, 1) == await pid(lookups, 2) == await pid(lookups, 1)
+    [row] = await lookups.of(1).pool.fetch("show plan_cache_mode")
+    assert row[0] == KEPT_PLANS["plan_cache_mode"]
+
+
+async def test_one_that_breaks_is_replaced(lookups: Lookups, store: Store) -> None:
+    first = await pid(lookups)
+    await store.pool.execute("select pg_terminate_backend($1, 5000)", first)
+    await asyncio.sleep(0.1)  # it is told so
+    assert await pid(lookups) != first
+
+
+async def test_a_read_that_is_cut_off_leaves_nothing_behind(lookups: Lookups) -> None:
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await lookups.of(1).pool.fetch("select pg_sleep(5)")
+    async with asyncio.timeout(5):
+        assert await pid(lookups)
+
+
+async def test_an_error_costs_no_line(lookups: Lookups) -> None:
+    for _ in range(3):
+        with pytest.raises(Exception, match="division by zero"):
+            await lookups.of(1).pool.fetch("select 1 / 0")
+    async with asyncio.timeout(5):
+        assert await pid(lookups)
+
+
+async def test_who_finds_all_lines_busy_waits(lookups: Lookups) -> None:
+    asked = [lookups.of(n).pool.fetch(f"{WHO}, pg_sleep(0.02)") for n in range(1, 21)]
+    found = await asyncio.gather(*asked)
+    assert [row["tenant"] for [row] in found] == [str(n) for n in range(1, 21)]
+    assert len({row["pid"] for [row] in found}) == 2
+
+
+async def test_its_connections_have_the_role_of_the_tenants(lookups: Lookups, tenants: Store) -> None:
+    [row] = await lookups.of(1).pool.fetch("select current_user")
+    assert tenants.role is not None
+    assert row[0] == tenants.role
+
+
+async def test_a_database_that_is_away_is_said_so_and_found_again(lookups: Lookups, tenants: Store) -> None:
+    elsewhere = Lookups(Store(tenants.pool, "postgresql://nobody@127.0.0.1:9/none"), size=1)
+    for _ in range(2):  # and the line is not lost
+        with pytest.raises(OSError):  # noqa: PT011 - of one kind or another
+            await elsewhere.of(1).pool.fetch(WHO)
+    assert await pid(lookups)
