@@ -37,7 +37,7 @@ LONGEST_LATE: Final = timedelta(days=31)
 LONGEST_EXPECTED: Final = timedelta(days=30)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: `mould` fills them all at once, thousands of times
 class Definition:
     """What a person or a program asks for; `checked` says whether it can be had."""
 
@@ -116,15 +116,13 @@ class Definition:
 
     def mould(self) -> Callable[[str, Sequence[Any], Mapping[str, Any]], Definition]:
         """Makes the same for other names and arguments. In a bulk, `replace` would be a good part of the work."""
-        shared = [(slot.__set__, slot.__get__(self)) for slot in _SHARED]
+        shared = vars(self)
 
         def cast(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Definition:
             made = object.__new__(Definition)
-            for put, value in shared:
-                put(made, value)
-            _NAME(made, name)
-            _ARGS(made, args)
-            _KWARGS(made, kwargs)
+            fields = vars(made)  # filled past its being frozen, while it is made
+            fields.update(shared)
+            fields["name"], fields["args"], fields["kwargs"] = name, args, kwargs
             return made
 
         return cast
@@ -152,12 +150,6 @@ class Definition:
             delivery=self.delivery,
             graph=self.graph,
         )
-
-
-# The slots of a definition, filled past its being frozen while it is made.
-_OWN: Final = ("name", "args", "kwargs")
-_SHARED: Final = [vars(Definition)[name] for name in Definition.__slots__ if name not in _OWN]
-_NAME, _ARGS, _KWARGS = (vars(Definition)[name].__set__ for name in _OWN)
 
 
 def _check_length(length: timedelta | None, most: timedelta, what: str) -> None:

@@ -184,6 +184,36 @@ async def test_what_is_wrong_in_a_late_batch_takes_all_of_it_back(api: httpx2.As
     assert await store.pool.fetchval("select sum(jobs) from job_counts") == 1
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        (b'"n": 2999', b'"n": 2999, "n": 1', "duplicate_key"),
+        (b'"n": 2999', b'"n": 1e999', "number_invalid"),
+        (b'"n": 2999', b'"n": 29x', "json_invalid"),
+        (b'"n": 2999', b'"n": "\xff"', "encoding"),
+        (b'"n": 2999', b'"n": ' + b"[" * 29 + b"]" * 29, "json_too_deep"),
+        (b'{"items"', b'{"items": [], "items"', "duplicate_key"),
+    ],
+)
+async def test_a_late_item_is_read_as_strictly_as_the_first(
+    api: httpx2.AsyncClient, store: Store, old: bytes, new: bytes, code: str
+) -> None:
+    """They are parsed some at a time, and nothing stays of those before."""
+    body = json.dumps({"items": [job(n) for n in range(3000)]}).encode()
+    assert body.count(old) == 1
+    sent = await api.post(BULK, content=body.replace(old, new), headers={"Content-Type": "application/json"})
+    assert (sent.status_code, sent.json()["code"]) == (400, code), sent.text
+    assert await count(store) == 0
+
+
+async def test_an_item_may_nest_as_deep_as_in_any_document(api: httpx2.AsyncClient) -> None:
+    deep: Any = []
+    for _ in range(27):  # within the document, its items, an item and its kwargs; so the 32nd bracket is the innermost
+        deep = [deep]
+    made = await api.post(BULK, json={"items": [job(1, kwargs={"n": deep, "items": 1, "atomic": 2})]})
+    assert made.status_code == 201, made.text
+
+
 async def test_revisions_of_jobs_that_are_alike_are_each_ones_own(api: httpx2.AsyncClient, store: Store) -> None:
     items = [job(n, schedule={"cron": "0 3 * * *"}) for n in range(50)]
     items += [job(50, jitter="10m"), job(51, max_concurrency=2), job(52, schedule={"cron": "H 3 * * *"})]

@@ -123,6 +123,22 @@ async def test_many_groups_gather_behind_the_calls_that_are_under_way() -> None:
     assert most == Together.IN_ALL
 
 
+async def test_who_goes_away_is_not_told_and_others_are() -> None:
+    gate = asyncio.Event()
+
+    async def read(_group: None, keys: Sequence[int]) -> dict[int, int]:
+        await gate.wait()
+        return dict.fromkeys(keys, 5)
+
+    together = Together(read)
+    leaving, staying = (asyncio.create_task(together.get(None, 1)) for _ in range(2))
+    await asyncio.sleep(0.01)
+    leaving.cancel()
+    gate.set()
+    assert await staying == 5
+    assert leaving.cancelled() or leaving.cancelling()
+
+
 async def test_a_group_whose_calls_take_long_does_not_hold_up_others() -> None:
     held = asyncio.Event()
 

@@ -123,10 +123,11 @@ class Bench:
             "create or replace function bellringer.one_shard() returns trigger language plpgsql as "
             f"'begin new.shard := {shard}; return new; end'"
         )
-        await self.sql(
-            "create or replace trigger one_shard before insert on bellringer.jobs "
-            "for each row execute function bellringer.one_shard()"
-        )
+        for table in ("jobs", "members"):  # a new member is as it was sent, not as its job was stored
+            await self.sql(
+                f"create or replace trigger one_shard before insert on bellringer.{table} "
+                "for each row execute function bellringer.one_shard()"
+            )
 
     # Firing
 

@@ -13,7 +13,7 @@ import pytest
 from bellringer.errors import Conflict, InvalidInput, NotFound
 from bellringer.jobs import Definition, shard_of
 from bellringer.lifecycle.homes import new_ids
-from bellringer.policies import Retry
+from bellringer.policies import Misfire, Overlap, Retry
 from bellringer.runs import State
 from bellringer.schedule import cron, every
 from bellringer.store import history, jobs
@@ -30,6 +30,30 @@ async def test_ids_of_many_jobs_are_of_version_7_and_differ(bench: Bench) -> Non
     assert len(set(ids)) == 500
     assert [UUID(str(job_id)) for job_id in ids] == ids
     assert {job_id.version for job_id in ids} == {7}
+
+
+async def test_a_new_job_is_the_member_that_it_is_after_a_pause(bench: Bench) -> None:
+    """When it is new its members are made of what was sent, later of what is stored."""
+    soon, late = bench.after(3600), bench.after(7200)
+    several = (every("10s"), every("25s"), cron("7 3 * * *"))
+    made = await bench.register(
+        *(bench.definition(f"plain {n}", every("10s")) for n in range(3)),
+        bench.definition("several", *several, misfire=Misfire.FIRE_ALL, overlap=Overlap.REPLACE, priority=9),
+        bench.definition("within", every("10s"), starts_at=soon, ends_at=late, misfire=Misfire.SKIP),
+        bench.definition("capped", every("10s"), max_concurrency=2, overlap=Overlap.QUEUE),
+        bench.definition("jittered", every("10s"), jitter=timedelta(minutes=5), overlap=Overlap.COLLAPSE),
+        bench.definition("told", every("10s"), late_after=timedelta(seconds=9), overlap=Overlap.SKIP),
+        bench.definition("off", every("10s"), enabled=False),
+    )
+    members = "select to_jsonb(m) - 'revision' as it from members m order by job_id, schedule_id"
+    new = await bench.sql(members)
+    assert len(new) == 10
+    for job in made:
+        await bench.pause(job.job_id)
+    assert await bench.sql(members) == []
+    for job in made:
+        await bench.resume(job.job_id)
+    assert await bench.sql(members) == new
 
 
 async def test_a_new_job_joins_the_cohort_of_its_schedule(bench: Bench) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -29,11 +29,14 @@ from bellringer.wire.definitions import filled, task_of
 from bellringer.wire.jobs import BulkCreated, BulkItem, BulkRequest
 from bellringer.wire.reading import MOST_FAULTS
 
+T = TypeVar("T")
+
 PATIENCE: Final = 30.0  # seconds: ten thousand jobs take longer than one, above all beside other work
 FIRST: Final = 200  # jobs that the database creates while the next are read: few, so that it begins soon
 BATCH: Final = 2_500  # … later, each time twice as many: to read a job takes half as long as to create it
 _NO_MARKS: Final = bytes(set(range(256)) - set(b'[]{}"'))
 _APART: Final = (b" :", b"\t:", b"\n:", b"\r:")  # a colon that may be of a key before it
+_KEYS: Final = (b'"items"', b'"atomic"')
 _OWN: Final = frozenset({"name", "args", "kwargs", "payload"})  # what differs between jobs that are alike
 
 
@@ -50,8 +53,9 @@ async def create(call: Call) -> Response:
     """Make up to 10,000 jobs: 201 all of them, or, where `atomic` is false, 207 with what became of each."""
     query = call.query()
     data, wish = await call.raw(), query.get("atomic")
-    is_large = len(data) > LARGE  # others have their turn meanwhile
-    items, atomic = await asyncio.to_thread(_read, call, data, wish) if is_large else _read(call, data, wish)
+    _check(call, wish)
+    texts = None if HEADER in call.request.headers else await _aside(_glance, call, data, wish)
+    items, atomic = (texts, True) if texts is not None else await _aside(_read, call, data, wish)
     call.deadline.reschedule(asyncio.get_running_loop().time() + PATIENCE)
     is_brief = "return=minimal" in call.request.headers.get("prefer", "").replace(" ", "").lower()
     reader = _Reader(call)
@@ -70,6 +74,8 @@ async def create(call: Call) -> Response:
                 answer = BulkCreated(created=len(items), failed=0)
                 return reply(msgspec.structs.replace(answer, job_ids=made.ids()), 201)
             return _answer(len(items), dict(enumerate(made.written())), is_brief=False, atomic=True)
+        if texts is not None:
+            items, atomic = await _aside(_read, call, data, wish)  # as a whole, to say what is in the way
     wanted, faults = await reader.definitions(items)
     if faults and atomic:
         raise _all_faults(faults)
@@ -89,12 +95,44 @@ async def create(call: Call) -> Response:
     return _answer(len(items), {**outcomes, **faults}, is_brief=is_brief, atomic=atomic)
 
 
-def _read(call: Call, data: bytes, wish: str | None) -> tuple[Sequence[Any], bool]:
-    """The items, and whether all or none of them are wanted."""
+def _check(call: Call, wish: str | None) -> None:
     if call.request.headers.get("content-encoding", "identity").lower() != "identity":
         raise Refused(415, "encoding_unsupported", "compressed bodies are not read", hint="send plain JSON")
     if wish not in (None, "true", "false"):
         raise InvalidInput("atomic is true or false", code="choice")
+
+
+async def _aside(look: Callable[[Call, bytes, str | None], T], call: Call, data: bytes, wish: str | None) -> T:
+    """In a thread, if it is much: others have their turn meanwhile."""
+    return await asyncio.to_thread(look, call, data, wish) if len(data) > LARGE else look(call, data, wish)
+
+
+def _glance(call: Call, data: bytes, wish: str | None) -> Sequence[msgspec.Raw] | None:
+    """The items of one document as text, if all or none are wanted: some are parsed while the database creates those
+    before them. None: all are parsed first, for a part of them is wanted, or a key may be there twice."""
+    if check_media(call.request.headers.get("content-type", ""), (JSON, NDJSON)) == NDJSON or wish == "false":
+        return None
+    check_count(data)
+    if b"\\" in data or b"\0" in data or any(data.count(key) > 1 for key in _KEYS):
+        return None
+    try:
+        found = msgspec.json.decode(data, type=_Glance)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
+    return found.items if found.atomic and 1 <= len(found.items) <= MOST_JOBS else None
+
+
+def _opened(texts: Sequence[msgspec.Raw]) -> Sequence[Any]:
+    """Items that were only glanced at, read as strictly as in their document, and at the same depth in it."""
+    try:
+        items: Sequence[Any] = _parsed(b'{"items":[' + b",".join(texts) + b"]}")["items"]
+    except Refused as error:
+        raise InvalidInput(error.message, code=error.code) from error
+    return items
+
+
+def _read(call: Call, data: bytes, wish: str | None) -> tuple[Sequence[Any], bool]:
+    """The items, and whether all or none of them are wanted."""
     kind = check_media(call.request.headers.get("content-type", ""), (JSON, NDJSON))
     items: Sequence[Any]
     if kind == NDJSON:
@@ -167,6 +205,13 @@ class _Envelope(msgspec.Struct):
     atomic: bool = True
 
 
+class _Glance(msgspec.Struct, forbid_unknown_fields=True):
+    """A bulk request whose items are text yet."""
+
+    items: list[msgspec.Raw]
+    atomic: bool = True
+
+
 class _Reader:
     """Reads the items; those that differ only in name and arguments are read from what the first of them gave."""
 
@@ -178,7 +223,10 @@ class _Reader:
         """All of them, some at a time; what is wrong with one ends it."""
         start, many = 0, FIRST
         while start < len(items):
-            wanted, faults = await self.definitions(items[start : start + many])
+            some = items[start : start + many]
+            if isinstance(some[0], msgspec.Raw):
+                some = await asyncio.to_thread(_opened, some)
+            wanted, faults = await self.definitions(some)
             if faults:
                 raise next(iter(faults.values()))
             yield list(wanted.values())

@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from uuid_utils.compat import uuid7
 
-from bellringer.bench.awake import awake
 from bellringer.bench.gaps import Gaps, beside
 from bellringer.bench.hammer import Order, Request, Seen
 from bellringer.jobs import DEFAULT_POOL
@@ -31,6 +30,7 @@ _SQL = load("load", "bellringer.bench")
 HOST: Final = "127.0.0.1"
 RUNS: Final = 2_000  # that are read, half of them ended
 BULK: Final = 10_000  # jobs in one bulk request
+STEADY: Final = 2_000.0  # requests a second
 SCHEDULES: Final = 60  # among the jobs that are created
 
 
@@ -83,11 +83,11 @@ async def api(dsn: str, jobs: int, seconds: float, connections: int, bulks: int)
 
 
 class Measured(NamedTuple):
-    """The most that went, and half of it twice, each with what the machine had of pauses meanwhile."""
+    """The most that went, and less, each time with what the machine had of pauses meanwhile."""
 
     most: Seen
     half: tuple[Seen, Gaps]
-    awake: tuple[Seen, Gaps]  # while the processors were kept from sleeping
+    steady: tuple[Seen, Gaps]
 
 
 class Hammer:
@@ -111,15 +111,13 @@ class Hammer:
         return msgspec.json.decode(output, type=Seen)
 
     async def thrice(self, requests: Sequence[Request]) -> Measured:
-        """The most that goes, then half of it: as the machine is, and with its processors kept awake."""
+        """The most that goes, then half of it, then a rate that is the same on every machine."""
         most = await self.go(requests, seconds=self._seconds)
-        terms = {"seconds": self._seconds, "rate": most.per_second / 2}
-        half = await beside(self.go(requests, **terms))
-        with awake():
-            spared = await beside(self.go(requests, **terms))
-        for seen in (most, half[0], spared[0]):
+        half = await beside(self.go(requests, seconds=self._seconds, rate=most.per_second / 2))
+        steady = await beside(self.go(requests, seconds=self._seconds, rate=STEADY))
+        for seen in (most, half[0], steady[0]):
             _check(seen, "200")
-        return Measured(most, half, spared)
+        return Measured(most, half, steady)
 
 
 async def fill(store: Store) -> list[str]:
@@ -195,11 +193,11 @@ def _figures(seen: Seen, floor: Seen) -> dict[str, Any]:
 
 
 def _both(measured: Measured, floor: Seen) -> dict[str, Any]:
-    halves = {"at_half_load": measured.half, "at_half_load_awake": measured.awake}
-    return {**_figures(measured.most, floor), **{name: _half(*half, floor) for name, half in halves.items()}}
+    less = {"at_half_load": measured.half, f"at_{STEADY:.0f}": measured.steady}
+    return {**_figures(measured.most, floor), **{name: _less(*seen, floor) for name, seen in less.items()}}
 
 
-def _half(seen: Seen, machine: Gaps, floor: Seen) -> dict[str, Any]:
+def _less(seen: Seen, machine: Gaps, floor: Seen) -> dict[str, Any]:
     mine = {"median_p99_ms": seen.median_p99_ms, "generator_late_ms": seen.late_ms}
     return {**_figures(seen, floor), **mine, "machine": msgspec.to_builtins(machine)}
 

@@ -139,48 +139,87 @@ begin
   delete from timers where job_id = any (p_jobs) and cause = 'schedule' and attempt = 0;
 end $$;
 
--- Let active jobs join the cohorts of their schedules. Jobs are looked up one by one behind a fence (`offset 0`), so that only
--- the primary key fits: a plan that was made while the table was empty might walk another index, and is kept.
+-- Jobs as registration is sent them: those that are alike come together, so that what they have in common is read once (behind a
+-- fence, or it would be worked out for each), and beside it each one's own. What `own` names is named so in jobs, too: it
+-- completes a definition.
+create function kinds_of(p_jobs jsonb)
+returns table (jobs jsonb, tenant_id integer, expected integer, task_id integer, schedules jsonb, schedule_ids integer[],
+               once_at timestamptz, delay interval, pool_id smallint, priority smallint, misfire text, catchup jsonb, overlap text,
+               key_id integer, cap smallint, jitter interval, jitter_by interval, late_after interval, starts_at timestamptz,
+               ends_at timestamptz, enabled boolean, owner text, tags text[], expected_duration interval, routed boolean)
+language sql stable as $$
+  select k.jobs, k.tenant_id, k.expected, k.task_id, k.schedules, k.schedule_ids, k.once_at, k.delay * interval '1 second',
+         k.pool_id, k.priority, k.misfire, k.catchup, k.overlap, k.key_id, k.cap, k.jitter * interval '1 second',
+         k.jitter_by * interval '1 second', k.late_after * interval '1 second', k.starts_at, k.ends_at, k.enabled, k.owner, k.tags,
+         k.expected_duration * interval '1 second', coalesce(k.routed, false)
+  from jsonb_to_recordset(p_jobs) k (tenant_id integer, expected integer, task_id integer, schedules jsonb, schedule_ids integer[],
+       once_at timestamptz, delay double precision, pool_id smallint, priority smallint, misfire text, catchup jsonb, overlap text,
+       key_id integer, cap smallint, jitter double precision, jitter_by double precision, late_after double precision,
+       starts_at timestamptz, ends_at timestamptz, enabled boolean, owner text, tags text[], expected_duration double precision,
+       routed boolean, jobs jsonb) offset 0
+$$;
+create function jobs_of(p_jobs jsonb)
+returns table (job_id uuid, own jsonb, tenant_id integer, expected integer, task_id integer, schedules jsonb, schedule_ids integer[],
+               once_at timestamptz, delay interval, pool_id smallint, priority smallint, misfire text, catchup jsonb, overlap text,
+               key_id integer, cap smallint, jitter interval, jitter_by interval, late_after interval, starts_at timestamptz,
+               ends_at timestamptz, enabled boolean, owner text, tags text[], expected_duration interval, routed boolean)
+language sql stable as $$
+  select n.job_id, n.own, k.tenant_id, k.expected, k.task_id, k.schedules, k.schedule_ids, k.once_at, k.delay, k.pool_id, k.priority,
+         k.misfire, k.catchup, k.overlap, k.key_id, k.cap, k.jitter, k.jitter_by, k.late_after, k.starts_at, k.ends_at, k.enabled,
+         k.owner, k.tags, k.expected_duration, k.routed
+  from kinds_of(p_jobs) k cross join lateral jsonb_to_recordset(k.jobs) n (job_id uuid, own jsonb)
+$$;
+
+-- Let active jobs join the cohorts of their schedules: p_old, which are looked up, and those that p_new creates, as they were sent.
+-- Jobs are looked up one by one behind a fence (`offset 0`), so that only the primary key fits: a plan that was made while the
+-- table was empty might walk another index, and is kept.
 -- h_*: each schedule's first instant after p_asof; k_*: all of
 -- its instants in the seconds after that, from which a job gets those that a hand running ahead has passed already. A
 -- one-shot may lie p_past behind: clocks differ, and requests travel.
-create function enter(p_jobs uuid[], p_at timestamptz, p_past interval, h_schedule integer[], h_next timestamptz[],
-                      k_schedule integer[], k_at timestamptz[]) returns void
+create function enter(p_old uuid[], p_new jsonb, p_at timestamptz, p_past interval, h_schedule integer[], h_next timestamptz[],
+                      k_schedule integer[], k_at timestamptz[], p_waits boolean default true) returns void
 language plpgsql set search_path = bellringer, pg_temp
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 declare
-  waits boolean;                                         -- some are one-shots, or have a delay
   hands jsonb := jsonb_object(h_schedule::text[], h_next::text[]);  -- one look-up a cohort: a join would meet every job with every schedule
+  ids   uuid[];
 begin
-  with those as materialized (
-    select j.job_id, j.shard, j.schedule_ids, j.tenant_id, j.task_id, j.revision, j.pool_id, j.priority, j.misfire, j.overlap, j.key_id, j.cap,
-           j.jitter_by, j.late_after, j.starts_at, j.ends_at, j.once_at, j.delay
-    from unnest(p_jobs) u (id) cross join lateral (select * from jobs j where j.job_id = u.id offset 0) j
-    where j.enabled and j.paused_at is null and j.deleted_at is null),
-  struck as (
-    insert into cohorts (shard, schedule_id, next_at)
-    select s.shard, s.schedule_id, (hands ->> s.schedule_id::text)::timestamptz
-    from (select distinct j.shard, i.schedule_id from those j cross join unnest(j.schedule_ids) i (schedule_id)) s
-    where not exists (select 1 from cohorts c where c.shard = s.shard and c.schedule_id = s.schedule_id offset 0)  -- most are there
-      and hands ? s.schedule_id::text
-    order by 1, 2
-    on conflict do nothing),
+  with those as (
+    select j.job_id, j.shard, i.schedule_id, cardinality(j.schedule_ids) > 1 as several, j.tenant_id, j.task_id, j.revision, j.pool_id,
+           j.priority, j.misfire, j.overlap, j.key_id, j.cap, j.jitter_by, j.late_after, j.starts_at, j.ends_at
+    from unnest(p_old) u (id) cross join lateral (select * from jobs j where j.job_id = u.id offset 0) j
+    cross join unnest(j.schedule_ids) i (schedule_id)
+    where j.enabled and j.paused_at is null and j.deleted_at is null
+    union all
+    select n.job_id, (n.own ->> 'shard')::smallint, k.schedule_id, k.several, k.tenant_id, k.task_id, 1, k.pool_id,
+           k.priority, k.misfire, k.overlap, k.key_id, k.cap, k.jitter_by, k.late_after, k.starts_at, k.ends_at
+    from (select k.*, i.schedule_id, cardinality(k.schedule_ids) > 1 as several
+          from kinds_of(p_new) k cross join unnest(k.schedule_ids) i (schedule_id) where k.expected = 0 and k.enabled offset 0) k
+    cross join lateral jsonb_to_recordset(k.jobs) n (job_id uuid, own jsonb)),
   joined as (
     insert into members (shard, schedule_id, job_id, tenant_id, task_id, revision, pool_id, priority, misfire, overlap,
                          key_id, cap, jitter_ms, several, late_after, active_since, active_until)
-    select j.shard, i.schedule_id, j.job_id, j.tenant_id, j.task_id, j.revision, j.pool_id, j.priority,
-           array_position(array['fire_once', 'skip', 'fire_all'], j.misfire) - 1,
-           array_position(array['allow', 'skip', 'queue', 'collapse', 'replace'], j.overlap) - 1,
-           j.key_id, j.cap, extract(epoch from j.jitter_by) * 1000, cardinality(j.schedule_ids) > 1, j.late_after,
+    select j.shard, j.schedule_id, j.job_id, j.tenant_id, j.task_id, j.revision, j.pool_id, j.priority,
+           case j.misfire when 'fire_once' then 0 when 'skip' then 1 when 'fire_all' then 2 end,
+           case j.overlap when 'allow' then 0 when 'skip' then 1 when 'queue' then 2 when 'collapse' then 3 when 'replace' then 4 end,
+           j.key_id, j.cap, extract(epoch from j.jitter_by) * 1000, j.several, j.late_after,
            greatest(p_at, j.starts_at - interval '1 microsecond'), j.ends_at
-    from those j cross join unnest(j.schedule_ids) i (schedule_id))
-  select bool_or(j.once_at is not null or j.delay is not null) into waits from those j;
+    from those j returning shard, schedule_id)
+  insert into cohorts (shard, schedule_id, next_at)
+  select s.shard, s.schedule_id, (hands ->> s.schedule_id::text)::timestamptz
+  from (select distinct shard, schedule_id from joined offset 0) s
+  where not exists (select 1 from cohorts c where c.shard = s.shard and c.schedule_id = s.schedule_id offset 0)  -- most are there
+    and hands ? s.schedule_id::text
+  order by 1, 2
+  on conflict do nothing;
 
+  if cardinality(k_schedule) = 0 and not p_waits then return; end if;
+  ids := p_old || array(select job_id from jobs_of(p_new) where expected = 0);
   if cardinality(k_schedule) > 0 then
   with born as (
     insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, revision, shard, pool_id, priority, cause, born_as)
     select m.job_id, k.at, 0, p_at, 0, m.tenant_id, m.task_id, m.revision, m.shard, m.pool_id, m.priority, 'schedule', 'queued'
-    from unnest(p_jobs) u (id) cross join lateral (select * from jobs j where j.job_id = u.id offset 0) j
+    from unnest(ids) u (id) cross join lateral (select * from jobs j where j.job_id = u.id offset 0) j
     cross join unnest(j.schedule_ids) i (schedule_id)
     cross join lateral (select k.at from unnest(k_schedule, k_at) k (schedule_id, at) where k.schedule_id = i.schedule_id) k
     cross join lateral (select * from cohorts c where c.shard = j.shard and c.schedule_id = i.schedule_id offset 0) c
@@ -196,13 +235,12 @@ begin
          held_by(r.job_id, r.tenant_id, (array_position(array['allow', 'skip', 'queue', 'collapse', 'replace'], j.overlap) - 1)::smallint,
                  j.key_id, r.scheduled_for, row_number() over (partition by r.job_id order by r.scheduled_for))
   from born r join jobs j on j.job_id = r.job_id;
-  perform pass_over(p_jobs);
+  perform pass_over(ids);
   end if;
 
-  if not waits then return; end if;
   insert into timers (job_id, scheduled_for, slot, due_at, shard, pool_id, priority, tenant_id, task_id, revision, cause, rearms)
   select j.job_id, w.at, 0, w.at, j.shard, j.pool_id, j.priority, j.tenant_id, j.task_id, j.revision, 'schedule', j.delay is not null
-  from unnest(p_jobs) u (id) cross join lateral (select * from jobs j where j.job_id = u.id offset 0) j
+  from unnest(ids) u (id) cross join lateral (select * from jobs j where j.job_id = u.id offset 0) j
   cross join lateral (
     select coalesce(j.once_at, case when j.delay is not null then greatest(p_at + j.delay, j.starts_at) end) as at) w
   where j.enabled and j.paused_at is null and j.deleted_at is null
@@ -215,8 +253,8 @@ end $$;
 
 -- A definition, in its two parts. What is null is left out: that is half of the columns, in every revision of every job.
 create function common_of(j jobs) returns jsonb language sql stable as $$
-  select jsonb_object_agg(e.key, e.value)
-  from jsonb_each(to_jsonb(j) - '{job_id, name_key, created_at, updated_at, revision, shard, name, spec}'::text[]) e where e.value <> 'null'
+  select jsonb_strip_nulls(to_jsonb(j) - '{job_id, name_key, created_at, updated_at, revision, shard, name, spec, schedules, catchup}'::text[])
+      || jsonb_build_object('schedules', j.schedules, 'catchup', j.catchup)    -- whose own nulls stay
 $$;
 create function own_of(j jobs) returns jsonb language sql stable as
 $$ select jsonb_build_object('shard', j.shard, 'name', j.name, 'spec', j.spec) $$;
@@ -230,26 +268,6 @@ begin
   end if;
 end $$;
 
--- Jobs as registration is sent them: those that are alike come together, so that what they have in common is read once, and
--- beside it each one's own. What `own` names is named so in jobs, too: it completes a definition.
-create function jobs_of(p_jobs jsonb)
-returns table (job_id uuid, own jsonb, tenant_id integer, expected integer, task_id integer, schedules jsonb, schedule_ids integer[],
-               once_at timestamptz, delay interval, pool_id smallint, priority smallint, misfire text, catchup jsonb, overlap text,
-               key_id integer, cap smallint, jitter interval, jitter_by interval, late_after interval, starts_at timestamptz,
-               ends_at timestamptz, enabled boolean, owner text, tags text[], expected_duration interval, routed boolean)
-language sql stable as $$
-  select n.job_id, n.own, k.tenant_id, k.expected, k.task_id, k.schedules, k.schedule_ids, k.once_at, k.delay * interval '1 second',
-         k.pool_id, k.priority, k.misfire, k.catchup, k.overlap, k.key_id, k.cap, k.jitter * interval '1 second',
-         k.jitter_by * interval '1 second', k.late_after * interval '1 second', k.starts_at, k.ends_at, k.enabled, k.owner, k.tags,
-         k.expected_duration * interval '1 second', coalesce(k.routed, false)
-  from jsonb_to_recordset(p_jobs) k (tenant_id integer, expected integer, task_id integer, schedules jsonb, schedule_ids integer[],
-       once_at timestamptz, delay double precision, pool_id smallint, priority smallint, misfire text, catchup jsonb, overlap text,
-       key_id integer, cap smallint, jitter double precision, jitter_by double precision, late_after double precision,
-       starts_at timestamptz, ends_at timestamptz, enabled boolean, owner text, tags text[], expected_duration double precision,
-       routed boolean, jobs jsonb)
-  cross join lateral jsonb_to_recordset(k.jobs) n (job_id uuid, own jsonb)
-$$;
-
 -- Its statements keep one plan for all arguments, of 30 or so that would otherwise be made anew at each call and cost
 -- three times as much as the work; what they may choose is pinned instead. Answers since when the jobs count.
 create function register(p_jobs jsonb, p_asof timestamptz, p_who text, h_schedule integer[], h_next timestamptz[],
@@ -257,19 +275,20 @@ create function register(p_jobs jsonb, p_asof timestamptz, p_who text, h_schedul
 language plpgsql security definer set search_path = bellringer, pg_temp set lock_timeout = '5s' set plan_cache_mode = force_generic_plan
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 declare
-  ids     uuid[];
+  many    integer;
   old     uuid[];
   shards  smallint[];
   limited boolean;
+  waits   boolean;                                       -- some are one-shots, or have a delay
   t       timestamptz;
   made    integer;
   changed integer := 0;
 begin
-  select bool_or(k.key_id is not null) into limited
-  from jsonb_to_recordset(p_jobs) k (tenant_id integer, key_id integer) where own(k.tenant_id);
-  select array_agg(n.job_id), array_agg(n.job_id) filter (where k.expected > 0), array_agg(distinct (n.own ->> 'shard')::smallint)
-    into ids, old, shards
-    from jsonb_to_recordset(p_jobs) k (expected integer, jobs jsonb) cross join lateral jsonb_to_recordset(k.jobs) n (job_id uuid, own jsonb);
+  select bool_or(k.key_id is not null), bool_or(k.once_at is not null or k.delay is not null) into limited, waits
+  from jsonb_to_recordset(p_jobs) k (tenant_id integer, key_id integer, once_at text, delay text) where own(k.tenant_id);
+  select count(*), array_agg(distinct (n.own ->> 'shard')::smallint) into many, shards
+  from jsonb_to_recordset(p_jobs) k (jobs jsonb) cross join lateral jsonb_to_recordset(k.jobs) n (own jsonb);
+  select array_agg(n.job_id) into old from jobs_of(p_jobs) n where n.expected > 0;
   if limited and exists (select 1 from jsonb_to_recordset(p_jobs) n (tenant_id integer, key_id integer)
                          join limits l on l.key_id = n.key_id where l.tenant_id <> n.tenant_id) then
     raise exception 'that is another tenant''s' using errcode = 'BR004';
@@ -284,7 +303,8 @@ begin
   select n.job_id, n.tenant_id, (n.own ->> 'shard')::smallint, n.own ->> 'name', n.task_id, n.own -> 'spec', n.schedules, n.schedule_ids,
          n.once_at, n.delay, n.pool_id, n.priority, n.misfire, n.catchup, n.overlap, n.key_id, n.cap, n.jitter, n.jitter_by, n.late_after,
          n.starts_at, n.ends_at, n.enabled, n.owner, n.tags, n.expected + 1, t, t, n.expected_duration, n.routed
-  from jobs_of(p_jobs) n where n.expected = 0 or not exists (select 1 from jobs j where j.job_id = n.job_id offset 0);
+  from jobs_of(p_jobs) n where n.expected = 0 or not exists (select 1 from jobs j where j.job_id = n.job_id offset 0)
+  order by n.job_id;
   get diagnostics made = row_count;
   if old is not null then
     perform leave(old, t, 'edited', true);
@@ -304,7 +324,7 @@ begin
     where o.ctid = n.place;                              -- its row is locked, so it is still there
     get diagnostics changed = row_count;
   end if;
-  if made + changed < cardinality(ids) then
+  if made + changed < many then
     raise exception 'a job was changed by someone else' using errcode = 'BR002';
   end if;
   if limited then
@@ -331,8 +351,8 @@ begin
       select common_of(j) as common from jobs j where j.job_id = (k.jobs #>> '{0,job_id}')::uuid offset 0) f)
   insert into job_revisions (job_id, revision, effective_at, what, who, why, common, own)
   select n.job_id, k.expected + 1, t, case k.expected when 0 then 'created' else 'changed' end, p_who, p_why, k.common, n.own
-  from kinds k cross join lateral jsonb_to_recordset(k.jobs) n (job_id uuid, own jsonb);
-  perform enter(ids, t, interval '1 minute', h_schedule, h_next, k_schedule, k_at);
+  from kinds k cross join lateral jsonb_to_recordset(k.jobs) n (job_id uuid, own jsonb) order by n.job_id;
+  perform enter(old, p_jobs, t, interval '1 minute', h_schedule, h_next, k_schedule, k_at, waits);
   return t;
 end $$;
 
@@ -404,7 +424,7 @@ begin
   where job_id = any (p_job || array(select f.flow_id from flows f where f.top_job = p_job and f.finished_at is null)) and blocked & 1 = 1;
   insert into job_revisions (job_id, revision, effective_at, what, who, common, own)
   select job_id, revision, t, 'resumed', p_who, common_of(j), own_of(j) from jobs j where job_id = p_job;
-  perform enter(array[p_job], t, interval '0', h_schedule, h_next, k_schedule, k_at);
+  perform enter(array[p_job], '[]', t, interval '0', h_schedule, h_next, k_schedule, k_at);
   return r;
 end $$;
 
