@@ -182,7 +182,7 @@ async def test_a_definition_that_breaks_a_rule_is_refused_before_anything_is_wri
 async def test_instants_that_were_computed_too_long_ago_are_refused(bench: Bench) -> None:
     instants = jobs.Instants(asof=bench.after(-6), first={}, soon=[])
     with pytest.raises(jobs.Stale):
-        await jobs.register(bench.store, b"[]", "me", instants)
+        await jobs.register(bench.store, b"[]", [], "me", instants)
 
 
 # Changing

@@ -98,7 +98,7 @@ async def create_together(
                     ready = await register.readied(store, names, good, tenant_id=tenant_id, asof=asof)
                     if begun is not None:
                         made.append((begun[0], await begun[1]))
-                    begun = ready, asyncio.create_task(jobs.register(store, ready.document, who, ready.instants))
+                    begun = ready, asyncio.create_task(ready.written(store, who))
                     await asyncio.sleep(0)  # it is sent: the next are read meanwhile
                 if begun is not None:
                     made.append((begun[0], await begun[1]))

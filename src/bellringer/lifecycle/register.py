@@ -15,7 +15,7 @@ from bellringer.jobs import Definition, check_name
 from bellringer.lifecycle import versions
 from bellringer.lifecycle.homes import check_homes, new_id, new_ids
 from bellringer.lifecycle.judging import stored_as, weigh
-from bellringer.lifecycle.rows import Judged, Row, judged_of, rows_of, spec_of, written
+from bellringer.lifecycle.rows import Judged, Row, judged_of, rows_of, shards_of, spec_of, written
 from bellringer.policies import Missed
 from bellringer.runs import Spec
 from bellringer.schedule import Schedule
@@ -291,7 +291,7 @@ async def _put(
     for _ in range(TRIES):
         instants = await _instants(store, names, schedule_ids, asof)
         try:
-            since = await jobs.register(store, document, who, instants, why)
+            since = await jobs.register(store, document, shards_of(rows), who, instants, why)
         except Stale:
             asof = None
             continue
@@ -307,6 +307,10 @@ class Readied:
     rows: Sequence[Row]
     document: bytes
     instants: Instants
+
+    async def written(self, store: Store, who: str) -> datetime:
+        """Write them; answers since when they count."""
+        return await jobs.register(store, self.document, shards_of(self.rows), who, self.instants)
 
     def taken(self, since: datetime) -> list[Written]:
         return [

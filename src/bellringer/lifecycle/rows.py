@@ -87,6 +87,10 @@ def written(rows: Sequence[Row]) -> bytes:
     return msgspec.json.encode([{**common, "jobs": those} for common, those in kinds.values()])
 
 
+def shards_of(rows: Sequence[Row]) -> list[int]:
+    return sorted({row.own.shard for row in rows})
+
+
 def spec_of(d: Definition) -> bytes:
     """A spec as it is stored: plain JSON, whatever types the arguments had."""
     return _joined(_arguments(d), _terms(d))

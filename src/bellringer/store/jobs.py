@@ -146,10 +146,12 @@ def _length(seconds: float | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
 
 
-async def register(store: Store, document: bytes, who: str, instants: Instants, why: str | None = None) -> datetime:
-    """Create or change jobs in one call; answers since when they count. A name that is taken, or a revision that moved,
-    refuses all of them."""
-    asked = (document.decode(), instants.asof, who, *instants.arguments(), why)
+async def register(
+    store: Store, document: bytes, shards: Sequence[int], who: str, instants: Instants, why: str | None = None
+) -> datetime:
+    """Create or change jobs of these shards in one call; answers since when they count. A name that is taken, or a
+    revision that moved, refuses all of them."""
+    asked = (document.decode(), shards, instants.asof, who, *instants.arguments(), why)
     try:
         since: datetime = await store.pool.fetchval(_SQL.register, *asked)
     except asyncpg.UniqueViolationError as error:

@@ -1,5 +1,5 @@
 -- name: register
-select bellringer.register($1::jsonb, $2, $3, $4, $5, $6, $7, $8)
+select bellringer.register($1::jsonb, $2, $3, $4, $5, $6, $7, $8, $9)
 
 -- name: lock_shards
 -- With the patience that registration has by itself.

@@ -269,15 +269,16 @@ begin
 end $$;
 
 -- Its statements keep one plan for all arguments, of 30 or so that would otherwise be made anew at each call and cost
--- three times as much as the work; what they may choose is pinned instead. Answers since when the jobs count.
-create function register(p_jobs jsonb, p_asof timestamptz, p_who text, h_schedule integer[], h_next timestamptz[],
+-- three times as much as the work; what they may choose is pinned instead. p_shards: those of all these jobs. Answers since when the
+-- jobs count.
+create function register(p_jobs jsonb, p_shards smallint[], p_asof timestamptz, p_who text, h_schedule integer[], h_next timestamptz[],
                          k_schedule integer[], k_at timestamptz[], p_why text default null) returns timestamptz
 language plpgsql security definer set search_path = bellringer, pg_temp set lock_timeout = '5s' set plan_cache_mode = force_generic_plan
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 declare
   many    integer;
+  fresh   integer;                                       -- of them, those that are new
   old     uuid[];
-  shards  smallint[];
   limited boolean;
   waits   boolean;                                       -- some are one-shots, or have a delay
   t       timestamptz;
@@ -286,14 +287,14 @@ declare
 begin
   select bool_or(k.key_id is not null), bool_or(k.once_at is not null or k.delay is not null) into limited, waits
   from jsonb_to_recordset(p_jobs) k (tenant_id integer, key_id integer, once_at text, delay text) where own(k.tenant_id);
-  select count(*), array_agg(distinct (n.own ->> 'shard')::smallint) into many, shards
-  from jsonb_to_recordset(p_jobs) k (jobs jsonb) cross join lateral jsonb_to_recordset(k.jobs) n (own jsonb);
+  select sum(jsonb_array_length(k.jobs)), sum(jsonb_array_length(k.jobs)) filter (where k.expected = 0) into many, fresh
+  from jsonb_to_recordset(p_jobs) k (expected integer, jobs jsonb);
   select array_agg(n.job_id) into old from jobs_of(p_jobs) n where n.expected > 0;
   if limited and exists (select 1 from jsonb_to_recordset(p_jobs) n (tenant_id integer, key_id integer)
                          join limits l on l.key_id = n.key_id where l.tenant_id <> n.tenant_id) then
     raise exception 'that is another tenant''s' using errcode = 'BR004';
   end if;
-  perform lock_shards_shared(coalesce(old, '{}'), shards);
+  perform lock_shards_shared(coalesce(old, '{}'), p_shards);
   perform check_fresh(p_asof);
   t := bellringer.clock();
 
@@ -306,6 +307,7 @@ begin
   from jobs_of(p_jobs) n where n.expected = 0 or not exists (select 1 from jobs j where j.job_id = n.job_id offset 0)
   order by n.job_id;
   get diagnostics made = row_count;
+  perform count_new_jobs(p_jobs, case when made > coalesce(fresh, 0) then old end, t);
   if old is not null then
     perform leave(old, t, 'edited', true);
     update jobs o set
