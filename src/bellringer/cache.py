@@ -12,7 +12,7 @@ Losing all of it loses nothing: the database is asked, and counts begin anew.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol, TypeAlias
 
@@ -75,13 +75,13 @@ class Rates:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._rates: dict[tuple[int, str], Rate] = {}
+        self._rates: OrderedDict[tuple[int, str], Rate] = OrderedDict()  # the oldest first
 
     def spend(self, tenant_id: int, what: str, per_minute: float, count: int = 1) -> Verdict:
         rate = self._rates.get((tenant_id, what))
         if rate is None or rate.per_minute != per_minute:
             if len(self._rates) >= MOST_RATES:
-                del self._rates[next(iter(self._rates))]
+                self._rates.popitem(last=False)
             rate = self._rates[tenant_id, what] = Rate(per_minute)
         return rate.spend(self._clock.monotonic(), count=count)
 
@@ -97,7 +97,8 @@ class ProcessCache:
         self._rates = Rates(clock)
         self._all = 0
         self._changes: defaultdict[int, int] = defaultdict(int)  # by tenant, how often it was forgotten
-        self._kept: dict[tuple[int, Mark, str], tuple[float, bytes]] = {}  # the oldest first
+        # The oldest first. To take thousands of them from the front of a plain dict would hold up everyone for long.
+        self._kept: OrderedDict[tuple[int, Mark, str], tuple[float, bytes]] = OrderedDict()
 
     async def get(self, tenant_id: int, key: str) -> bytes | None:
         kept = self._kept.get((tenant_id, self.mark(tenant_id), key))
@@ -112,7 +113,7 @@ class ProcessCache:
                 self._kept.pop((tenant_id, mark, key), None)
                 self._kept[tenant_id, mark, key] = (since, data)
         while len(self._kept) > MOST_KEPT or (self._kept and since - next(iter(self._kept.values()))[0] >= KEPT):
-            del self._kept[next(iter(self._kept))]
+            self._kept.popitem(last=False)
 
     async def forget(self, tenant_id: int | None) -> bool:
         self.heard(tenant_id)

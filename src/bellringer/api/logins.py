@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
@@ -46,7 +47,7 @@ class Kept(Generic[T]):
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._entries: dict[object, tuple[float, T]] = {}
+        self._entries: OrderedDict[object, tuple[float, T]] = OrderedDict()
 
     def get(self, key: object) -> T | None:
         """What is kept and still fresh."""
@@ -60,7 +61,7 @@ class Kept(Generic[T]):
     def put(self, key: object, value: T) -> T:
         self._entries.pop(key, None)
         if len(self._entries) >= MOST_KEPT:
-            del self._entries[next(iter(self._entries))]
+            self._entries.popitem(last=False)
         self._entries[key] = (self._clock.monotonic() + FRESH, value)
         return value
 
@@ -78,7 +79,7 @@ class Logins:
         self._tokens = tokens
         self._passes: Kept[Pass] = Kept(clock)
         self._tenants: Kept[Tenant] = Kept(clock)
-        self._guesses: dict[str, Rate] = {}
+        self._guesses: OrderedDict[str, Rate] = OrderedDict()
 
     async def login(self, credential: str, origin: str | None) -> Pass:
         """Whom it speaks for. Kept by its hash: no secret stays in memory, and a look-up tells nothing by its time."""
@@ -159,7 +160,7 @@ class Logins:
         """One wrong key more from there. Who guesses from many addresses pushes out the oldest, not the memory."""
         network = _network(origin)
         if network not in self._guesses and len(self._guesses) >= MOST_KEPT:
-            del self._guesses[next(iter(self._guesses))]
+            self._guesses.popitem(last=False)
         self._guesses.setdefault(network, Rate(GUESSES)).spend(self._clock.monotonic())
 
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections import Counter, deque
 from importlib import import_module
 from itertools import cycle
-from statistics import median
 from typing import Any, Final
 
 import msgspec
@@ -45,7 +43,6 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     p99_ms: float
     max_ms: float
     late_ms: float  # with a rate, the longest that the generator itself came late to look at what is due
-    median_p99_ms: float  # of the seconds' own p99s the one in the middle: pauses of the machine spoil single seconds
     statuses: dict[str, int]
     sample: str  # one of the answers' bodies
 
@@ -99,7 +96,7 @@ class Hammer:
         self._feed = iter(written) if order.seconds is None else cycle(written)
         self._total = len(written) if order.seconds is None or order.rate is None else int(order.seconds * order.rate)
         self._statuses: Counter[str] = Counter()
-        self._times: list[tuple[float, float]] = []  # when it was due, and how long it took
+        self._times: list[float] = []
         self._idle: deque[_Connection] = deque()
         self._sample = b""
         self._until = float("inf")
@@ -144,7 +141,7 @@ class Hammer:
 
     def answered(self, connection: _Connection, status: str, body: bytes, due: float) -> None:
         moment = self._clock.monotonic()
-        self._times.append((due, moment - due))
+        self._times.append(moment - due)
         self._statuses[status] += 1
         self._sample = body
         self._under_way -= 1
@@ -163,28 +160,19 @@ class Hammer:
             self.ended.set()
 
     def _seen(self, seconds: float) -> Seen:
-        times = [took for _, took in self._times] or [0.0]
-        by_second: defaultdict[int, list[float]] = defaultdict(list)
-        for due, took in self._times:
-            by_second[int(due - self._times[0][0])].append(took)
+        ordered = sorted(self._times) or [0.0]
+        p50, p99 = (ordered[int(len(ordered) * share)] for share in (0.5, 0.99))
         return Seen(
             requests=len(self._times),
             seconds=round(seconds, 3),
             per_second=round(len(self._times) / seconds, 1),
-            p50_ms=_at(times, 0.5),
-            p99_ms=_at(times, 0.99),
-            max_ms=_at(times, 1.0),
+            p50_ms=round(p50 * 1000, 2),
+            p99_ms=round(p99 * 1000, 2),
+            max_ms=round(ordered[-1] * 1000, 2),
             late_ms=round(self._late * 1000, 2),
-            median_p99_ms=median([_at(those, 0.99) for those in by_second.values()] or [0.0]),
             statuses=dict(self._statuses),
             sample=self._sample[:2000].decode(errors="replace"),
         )
-
-
-def _at(times: Sequence[float], share: float) -> float:
-    """So long, in milliseconds, took no more than this share of them."""
-    ordered = sorted(times)
-    return round(ordered[min(int(len(ordered) * share), len(ordered) - 1)] * 1000, 2)
 
 
 def _written(order: Order, request: Request) -> bytes:
