@@ -193,9 +193,12 @@ def test_a_node_is_killed_and_the_other_goes_on_firing(up: Up) -> None:
     with pytest.raises(urllib.error.URLError, match="refused"):
         up.ask("node-1", "/jobs")
 
-    found = json.loads(up.cli("cluster", "status", "--url", parts["node-2"][0], "-o", "json").stdout)
-    assert {node["name"] for node in found["nodes"]} == {"node-1", "node-2"}
-    assert {lease["node"] for lease in found["leases"]} == {"node-2"}
+    def told() -> tuple[set[str], set[str]]:
+        found = json.loads(up.cli("cluster", "status", "--url", parts["node-2"][0], "-o", "json").stdout)
+        return {node["name"] for node in found["nodes"]}, {lease["node"] for lease in found["leases"]}
+
+    # On a busy machine a lease may lapse for a moment, and is taken again.
+    until(lambda: told() == ({"node-1", "node-2"}, {"node-2"}), 40, "the status tells of both, and of who holds all")
     proof = up.cli("verify")  # which finds the database by the folder
     assert proof.returncode == 0, proof
 

@@ -112,7 +112,10 @@ class Dev:
     def stop(self, number: signal.Signals, *, group: bool = False) -> int:
         assert self.process is not None
         (os.killpg if group else os.kill)(self.pid, number)
-        return self.process.wait(40)
+        try:
+            return self.process.wait(80)  # the database writes all to its disk, which others may keep busy
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still there: {self.left_behind()}; it said: {self.said.read_text()}") from None
 
     def left_behind(self) -> list[str]:
         """What still works in the folder, or was started for it."""

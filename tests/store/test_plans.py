@@ -275,7 +275,7 @@ def registered(number: int, expected: int) -> list[Any]:
         "catchup": {}, "jitter_by": 0,
     }  # fmt: skip
     soon = [NOW + timedelta(seconds=s) for s in range(1, 13)]
-    return [json.dumps([document]), NOW, "me", [1], [soon[0]], [1] * 12, soon, None]
+    return [json.dumps([document]), [number % 64], NOW, "me", [1], [soon[0]], [1] * 12, soon, None]
 
 
 def struck(shards: int, schedules: int, most: int, *, careful: bool = False, first: int = 1) -> list[Any]:
