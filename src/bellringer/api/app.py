@@ -195,7 +195,7 @@ class Api:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            raise NotImplementedError("this speaks HTTP alone")  # so says the protocol to servers that offer more
+            raise RuntimeError("this speaks HTTP alone")  # so says the protocol to servers that offer more
         started = self._clock.monotonic()
         request_id = scope[_REQUEST] = _request_id(scope)
         status = 0

@@ -282,20 +282,17 @@ async def _put(
     tenant_id: int,
     who: str,
     why: str | None,
-    now: datetime,
+    asof: datetime | None,
 ) -> list[Written]:
     rows = await rows_of(names, checked, tenant_id)
-    document = written(rows)
     schedule_ids = {number for row in rows for number in row.common["schedule_ids"]}
-    asof: datetime | None = now
     for _ in range(TRIES):
         instants = await _instants(store, names, schedule_ids, asof)
+        ready = Readied(fresh=checked, rows=rows, document=written(rows), instants=instants)
         try:
-            since = await jobs.register(store, document, shards_of(rows), who, instants, why)
+            return ready.taken(await ready.written(store, who, why))
         except Stale:
             asof = None
-            continue
-        return Readied(fresh=checked, rows=rows, document=document, instants=instants).taken(since)
     raise _busy()
 
 
@@ -308,9 +305,9 @@ class Readied:
     document: bytes
     instants: Instants
 
-    async def written(self, store: Store, who: str) -> datetime:
+    async def written(self, store: Store, who: str, why: str | None = None) -> datetime:
         """Write them; answers since when they count."""
-        return await jobs.register(store, self.document, shards_of(self.rows), who, self.instants)
+        return await jobs.register(store, self.document, shards_of(self.rows), who, self.instants, why)
 
     def taken(self, since: datetime) -> list[Written]:
         return [
