@@ -21,6 +21,8 @@ PATIENCE: Final = 5.0  # seconds for one read
 KEPT_PLANS: Final = {
     "plan_cache_mode": "force_generic_plan",
     "enable_hashjoin": "off",
+    "enable_material": "off",
+    "enable_memoize": "off",
     "enable_mergejoin": "off",
     "enable_seqscan": "off",
 }

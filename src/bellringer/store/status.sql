@@ -2,7 +2,9 @@
 -- Runs of one day ($5 to $6) by their keys, each with its attempts. Each look-up is a lateral one by the whole key behind a fence, and
 -- no tenant is a bare condition, so that no other index fits, however small the tables were when the plan was made and kept (see
 -- store.lookups); days that are not asked for are left out when it starts.
-select k.job_id, k.scheduled_for, k.slot, j.name as job, t.name as task, p.name as pool,
+select k.job_id, k.scheduled_for, k.slot, j.name as job,
+       (select t.name from tasks t where t.task_id = coalesce(r.task_id, m.task_id)) as task,
+       (select p.name from pools p where p.pool_id = coalesce(r.pool_id, m.pool_id)) as pool,
        coalesce(r.priority, m.priority) as priority, coalesce(r.cause, m.cause)::text as cause, coalesce(r.reason, '') as reason,
        r.fired_at, r.token, coalesce(r.revision, m.revision) as revision, coalesce(r.spec, m.spec, j.spec) as spec,
        q.available_at, q.attempt as queue_attempt, q.worker_id, q.claimed_at, q.blocked, q.cancel_requested, q.progress,
@@ -28,8 +30,6 @@ left join lateral (
   select * from timers m where m.job_id = k.job_id and m.scheduled_for = k.scheduled_for and m.slot = k.slot
     and m.tenant_id + 0 = $4 offset 0) m on true
 left join lateral (select * from jobs j where j.job_id = k.job_id offset 0) j on true
-left join tasks t on t.task_id = coalesce(r.task_id, m.task_id)
-left join pools p on p.pool_id = coalesce(r.pool_id, m.pool_id)
 where r.job_id is not null or m.job_id is not null
 
 -- name: resting

@@ -27,10 +27,11 @@ $$;
 
 create index calendars_of_digest on calendars (digest);
 
--- A policy for each table with rows of tenants. Runs are asked for by their keys, and listed by functions that pass: there `+ 0`
--- keeps the policy a mere filter, or on a day without statistics the planner reads a whole herd by the tenant's index. Elsewhere
--- lists of the tenant want that index; with `+ 0` they would be taken for tiny, and sorted. What a row belongs to is looked up by its
--- key (`offset 0`), and not made a hash of all that the tenant has. See tests/store/test_plans_walls.py.
+-- A policy for each table with rows of tenants. Runs, limits and graphs are asked for by their keys, and listed by functions that
+-- pass or by statements that name the tenant: there `+ 0` keeps the policy a mere filter, or on a day without statistics the planner
+-- reads a whole herd by the tenant's index. Elsewhere lists of the tenant want that index; with `+ 0` they would be taken for tiny, and
+-- sorted. What a row belongs to is looked up by its key (`offset 0`), and not made a hash of all that the tenant has. See
+-- tests/store/test_plans_walls.py.
 do $$
 declare
   t    record;
@@ -41,7 +42,7 @@ begin
            exists (select 1 from pg_attribute a where a.attrelid = c.oid and a.attname = 'tenant_id' and not a.attisdropped) as has_tenant
     from pg_class c where c.relnamespace = 'bellringer'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
   loop
-    rule := case when t.relname in ('runs', 'attempts', 'queue', 'timers') then 'tenant_id + 0 = (select bellringer.told())'
+    rule := case when t.relname in ('runs', 'attempts', 'queue', 'timers', 'limits', 'graphs') then 'tenant_id + 0 = (select bellringer.told())'
                  when t.has_tenant then 'tenant_id = (select bellringer.told())' else case t.relname
       when 'job_revisions' then 'exists (select 1 from bellringer.jobs j where j.job_id = job_revisions.job_id offset 0)'
       when 'gaps' then 'exists (select 1 from bellringer.jobs j where j.job_id = gaps.job_id offset 0)'
