@@ -90,6 +90,22 @@ async def test_who_asks_together_is_answered_by_one_call_and_who_asks_later_by_a
     assert await later == "a1.3"
 
 
+async def test_a_call_begins_in_the_next_turn_with_all_that_was_asked_in_this_one() -> None:
+    calls: list[list[int]] = []
+
+    async def read(_group: None, keys: Sequence[int]) -> dict[int, int]:
+        calls.append(list(keys))
+        return dict.fromkeys(keys, 0)
+
+    together = Together(read)
+    asking = [asyncio.create_task(together.get(None, n)) for n in range(3)]
+    await asyncio.sleep(0)  # in this turn they ask
+    assert calls == []
+    await asyncio.sleep(0)
+    assert calls == [[0, 1, 2]]
+    assert await asyncio.gather(*asking) == [0, 0, 0]
+
+
 async def test_an_error_reaches_all_who_wait_and_nobody_after_them() -> None:
     failing = [True]
 

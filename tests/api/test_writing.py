@@ -15,8 +15,8 @@ class Wire(asyncio.Transport):
         super().__init__({"peername": ("127.0.0.1", 1)})
         self.done: list[Any] = []
 
-    def writelines(self, parts: Any) -> None:
-        self.done.append(b"".join(parts))
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.done.append(bytes(data))
 
     def is_closing(self) -> bool:
         return "close" in self.done or "abort" in self.done
@@ -36,16 +36,23 @@ async def pair() -> tuple[Wire, OneWrite]:
     return wire, OneWrite(wire, asyncio.get_running_loop())
 
 
-async def test_what_is_written_in_one_turn_goes_out_together() -> None:
+async def test_a_head_waits_for_its_body_and_for_no_longer() -> None:
     wire, transport = await pair()
     transport.write(b"head ")
+    assert (wire.done, transport.get_write_buffer_size()) == ([], 12)
     transport.write(b"body")
-    assert (wire.done, transport.get_write_buffer_size()) == ([], 16)
-    await asyncio.sleep(0)
     assert (wire.done, transport.get_write_buffer_size()) == ([b"head body"], 7)
+    await asyncio.sleep(0)
+    assert wire.done == [b"head body"]
+
+
+async def test_what_nothing_follows_goes_out_at_the_end_of_the_turn() -> None:
+    wire, transport = await pair()
+    transport.write(b"head")
+    await asyncio.sleep(0)
     transport.write(b"more")
     await asyncio.sleep(0)
-    assert wire.done == [b"head body", b"more"]
+    assert wire.done == [b"head", b"more"]
 
 
 async def test_a_large_part_does_not_wait() -> None:

@@ -46,38 +46,53 @@ class Together(Generic[G, K, V]):
         self._read = read
         self._at_once = at_once
         self._waiting: dict[G, dict[K, list[asyncio.Future[V | None]]]] = {}
-        self._calls: dict[asyncio.Task[None], G] = {}
+        self._under_way: Counter[G] = Counter()
+        self._calls: set[asyncio.Task[None]] = set()
+        self._is_starting = False
 
     async def get(self, group: G, key: K) -> V | None:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[V | None] = loop.create_future()
+        future: asyncio.Future[V | None] = asyncio.get_running_loop().create_future()
         waiting = self._waiting.setdefault(group, {})
         if key in waiting:
             waiting[key].append(future)
         else:
             waiting[key] = [future]
-            loop.call_soon(self._start)
+            self._start()
         return await future
 
     def _start(self) -> None:
-        if not self._waiting:
-            return
-        under_way = Counter(self._calls.values())
-        for group in list(self._waiting):
-            if len(self._calls) >= self.IN_ALL:
-                return
-            if under_way[group] < self._at_once:
-                waiting = self._waiting.pop(group)
-                wanted = {key: waiting.pop(key) for key in list(islice(waiting, self.MOST))}
-                if waiting:
-                    self._waiting[group] = waiting  # behind the others
-                call = asyncio.create_task(self._call(group, wanted))
-                self._calls[call] = group
-                call.add_done_callback(self._ended)
+        """A call, where there is something for it. It begins in the next turn of the event loop and takes what has
+        gathered by then; with each turn more, as many other requests would go first."""
+        if not self._is_starting and self._turn():
+            self._is_starting = True
+            call = asyncio.create_task(self._next())
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
 
-    def _ended(self, call: asyncio.Task[None]) -> None:
-        self._calls.pop(call)
-        self._start()
+    def _turn(self) -> Sequence[G]:
+        """The group whose turn it is, if one may call."""
+        if self._under_way.total() < self.IN_ALL:
+            for group in self._waiting:
+                if self._under_way[group] < self._at_once:
+                    return (group,)
+        return ()
+
+    async def _next(self) -> None:
+        self._is_starting = False
+        for group in self._turn():
+            waiting = self._waiting.pop(group)
+            wanted = {key: waiting.pop(key) for key in list(islice(waiting, self.MOST))}
+            if waiting:
+                self._waiting[group] = waiting  # behind the others
+            self._under_way[group] += 1
+            self._start()
+            try:
+                await self._call(group, wanted)
+            finally:
+                self._under_way[group] -= 1
+                if not self._under_way[group]:
+                    del self._under_way[group]
+                self._start()
 
     async def _call(self, group: G, wanted: Mapping[K, Sequence[asyncio.Future[V | None]]]) -> None:
         try:

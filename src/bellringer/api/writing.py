@@ -1,6 +1,7 @@
-"""A transport that writes once: what is written in one turn of the event loop goes out at its end, together.
+"""A transport that writes an answer's head and its body together.
 
-Uvicorn writes an answer's head and its body apart; each write is a call of the kernel that wakes the client.
+Uvicorn writes them apart; each write is a call of the kernel that wakes the client. What no second write follows goes
+out at the end of this turn of the event loop.
 """
 
 from __future__ import annotations
@@ -18,19 +19,17 @@ class OneWrite:
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
-        self._held: list[bytes] = []
-        self._size = 0
+        self._held = b""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        if not self._held:
+        if self._held or len(data) >= ENOUGH:
+            self._flush(data)
+        else:
+            self._held = data
             self._loop.call_soon(self._flush)
-        self._held.append(data)
-        self._size += len(data)
-        if self._size >= ENOUGH:
-            self._flush()
 
     def writelines(self, parts: Iterable[bytes]) -> None:
         self.write(b"".join(parts))
@@ -40,7 +39,7 @@ class OneWrite:
         self._transport.write_eof()
 
     def get_write_buffer_size(self) -> int:
-        return self._size + self._transport.get_write_buffer_size()
+        return len(self._held) + self._transport.get_write_buffer_size()
 
     def is_closing(self) -> bool:  # asked with each request, so not by way of __getattr__
         return self._transport.is_closing()
@@ -50,10 +49,10 @@ class OneWrite:
         self._transport.close()
 
     def abort(self) -> None:
-        self._held, self._size = [], 0
+        self._held = b""
         self._transport.abort()
 
-    def _flush(self) -> None:
-        held, self._held, self._size = self._held, [], 0
-        if held and not self._transport.is_closing():  # the client may have gone meanwhile
-            self._transport.writelines(held)
+    def _flush(self, more: bytes = b"") -> None:
+        data, self._held = self._held + more, b""
+        if data and not self._transport.is_closing():  # the client may have gone meanwhile
+            self._transport.write(data)
