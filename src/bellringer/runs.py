@@ -7,6 +7,7 @@ import string
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
@@ -137,6 +138,7 @@ def encode_id(key: RunKey) -> str:
     return "run_" + "".join(reversed(signs))[-width:]
 
 
+@lru_cache(maxsize=8192)  # who waits for a run asks for it again and again
 def decode_id(run_id: str) -> RunKey:
     """Read a public id back; anything else is, as any unknown id, not found."""
     if not _ID.fullmatch(run_id):

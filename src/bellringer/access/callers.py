@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 import msgspec
@@ -24,8 +23,7 @@ class Role(IntEnum):
 ROLES = {role.word: role for role in Role}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """One caller, in one tenant. `everywhere`: of the whole installation, so it may name any tenant."""
 
     tenant_id: int

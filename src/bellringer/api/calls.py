@@ -72,8 +72,7 @@ class Service:
             await self.wakeups.send(channel, payload)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
+class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One request, of a caller who is known and may ask for it."""
 
     service: Service

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from msgspec import UNSET
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from bellringer.access import Caller
 from bellringer.durations import format_duration
@@ -144,7 +144,7 @@ def node_of(placed: Placed, spec: Spec | None = None) -> NodeOf:
 
 
 def attempt(stored: runs.AttemptRow) -> Attempt:
-    return Attempt(**_fields(stored))
+    return Attempt(**asdict(stored))
 
 
 def _run(stored: runs.Run) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from msgspec import structs
 from starlette.responses import Response
 
 from bellringer.api.calls import Call
@@ -44,7 +45,7 @@ async def answered(call: Call, route: str) -> Response:
     fingerprint = await _fingerprint(call)
     held = Held(call.service.wakeups)
     try:
-        response = await _once(replace(call, service=replace(call.service, wakeups=held)), slot, fingerprint)
+        response = await _once(structs.replace(call, service=replace(call.service, wakeups=held)), slot, fingerprint)
     except _Undone as undone:
         return undone.response
     await held.release()  # before the commit nobody would find what they are woken for

@@ -47,8 +47,7 @@ class Sent:
     created: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A run as a person reads it: its state is derived, never stored."""
 
     key: RunKey
@@ -80,8 +79,7 @@ class Run:
     replays: Sequence[int] = ()  # the slots of those that repeat it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptRow:
+class AttemptRow(msgspec.Struct, frozen=True, kw_only=True):
     """One try, as history keeps it."""
 
     attempt: int
@@ -96,8 +94,7 @@ class AttemptRow:
     result: Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempted:
+class Attempted(msgspec.Struct, frozen=True, kw_only=True):
     """What a run's attempts tell of it: when the first began, and, if it has ended, how the last did."""
 
     first_started_at: datetime | None
