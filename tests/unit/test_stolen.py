@@ -28,7 +28,7 @@ async def test_the_calmest_try_is_told_with_what_it_lost(monkeypatch: pytest.Mon
 
 
 async def test_a_calm_one_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert await tried(monkeypatch, [0.4, 0.005, 0.0]) == stolen.Calmest(2, 0.005, 2)
+    assert await tried(monkeypatch, [0.4, 0.001, 0.0]) == stolen.Calmest(2, 0.001, 2)
 
 
 def test_the_account_only_grows() -> None:

@@ -1,24 +1,30 @@
-"""A load generator in a process of its own: keep-alive connections on bare protocols cost little beside a server.
+"""A load generator in a process of its own, on plain sockets: what it costs is taken from the server beside it.
 
+With a rate it looks at its connections once a millisecond instead of being woken by each answer: on a machine of its
+own it would not be woken on the server's account either. So latencies at a rate are told up to a millisecond too long.
 Reads what to send as JSON from its standard input, and prints what it saw: `python -m bellringer.bench.hammer`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import gc
+import selectors
+import socket
 import sys
+import time
 from collections import Counter, deque
-from importlib import import_module
+from contextlib import ExitStack
 from itertools import cycle
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from bellringer.clock import SystemClock
 
 Request = tuple[str, str, str | None]  # method, path, body
-PACE: Final = 0.001  # seconds between two looks at what is due; the loop counts milliseconds, and spins for less
+PACE: Final = 0.001  # seconds between two looks at what is due and what was answered
+PATIENCE: Final = 60.0  # seconds for an answer
+PART: Final = 256 * 1024  # bytes of an answer that are read at a time
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,43 +53,36 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     sample: str  # one of the answers' bodies
 
 
-class _Connection(asyncio.Protocol):
-    """One request at a time; says when it is idle again."""
+class _Connection:
+    """One request at a time."""
 
-    def __init__(self, hammer: Hammer) -> None:
-        self._hammer = hammer
+    def __init__(self, host: str, port: int) -> None:
+        self.socket = socket.create_connection((host, port), PATIENCE)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._data = bytearray()
-        self._due = 0.0
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        self._transport = transport
+        self.due = 0.0
 
     def ask(self, request: bytes, due: float) -> None:
-        assert self._transport is not None
-        self._due = due
-        self._transport.write(request)
+        self.due = due
+        self.socket.sendall(request)
 
-    def data_received(self, data: bytes) -> None:
-        self._data += data
+    def answer(self) -> tuple[str, bytes] | None:
+        """The status and the body, when all of it is here."""
+        part = self.socket.recv(PART)
+        if not part:
+            raise ConnectionError("the server has closed a connection")
+        self._data += part
         end = self._data.find(b"\r\n\r\n")
         if end < 0:
-            return
+            return None
         head = bytes(self._data[:end]).lower()
         place = head.find(b"content-length:")
         length = int(head[place + 15 :].split(b"\r\n", 1)[0]) if place >= 0 else 0
         if len(self._data) < end + 4 + length:
-            return
+            return None
         body = bytes(self._data[end + 4 :])
         self._data.clear()
-        self._hammer.answered(self, head[9:12].decode(), body, self._due)
-
-    def connection_lost(self, _error: Exception | None) -> None:
-        self._hammer.ended.set()
-
-    def close(self) -> None:
-        assert self._transport is not None
-        self._transport.close()
+        return head[9:12].decode(), body
 
 
 class Hammer:
@@ -98,35 +97,41 @@ class Hammer:
         self._statuses: Counter[str] = Counter()
         self._times: list[float] = []
         self._idle: deque[_Connection] = deque()
+        self._selector = selectors.DefaultSelector()
         self._sample = b""
-        self._until = float("inf")
-        self._under_way = 0
         self._late = 0.0
-        self.ended = asyncio.Event()
 
-    async def run(self) -> Seen:
-        loop = asyncio.get_running_loop()
-        for _ in range(self._order.connections):
-            _, connection = await loop.create_connection(lambda: _Connection(self), self._order.host, self._order.port)
-            self._idle.append(connection)
-        connections = list(self._idle)
-        started = self._clock.monotonic()
-        if self._order.rate is None:
-            self._until = started + (self._order.seconds or float("inf"))
-            while self._idle:
-                self._next(self._idle.popleft())
-            await self.ended.wait()
-        else:
-            await self._paced(started, self._order.rate)
-        seconds = self._clock.monotonic() - started
-        for connection in connections:
-            connection.close()
-        return self._seen(seconds)
+    def run(self) -> Seen:
+        order = self._order
+        with ExitStack() as opened:
+            opened.enter_context(self._selector)
+            for _ in range(order.connections):
+                connection = _Connection(order.host, order.port)
+                opened.enter_context(connection.socket)
+                self._selector.register(connection.socket, selectors.EVENT_READ, connection)
+                self._idle.append(connection)
+            started = self._clock.monotonic()
+            if order.rate is None:
+                self._at_most(started + (order.seconds or float("inf")))
+            else:
+                self._at(order.rate, started)
+            return self._seen(self._clock.monotonic() - started)
 
-    async def _paced(self, started: float, rate: float) -> None:
+    def _at_most(self, until: float) -> None:
+        """Each connection sends its next request when it has its answer."""
+        while True:
+            moment = self._clock.monotonic()
+            while self._idle and moment < until and (request := next(self._feed, None)) is not None:
+                self._idle.popleft().ask(request, moment)
+            if len(self._idle) == self._order.connections:
+                return
+            self._take(PATIENCE)
+
+    def _at(self, rate: float, started: float) -> None:
+        """Each request is sent at its time, or as soon as there is a connection for it."""
         waiting: deque[float] = deque()
         sent, looked = 0, started
-        while sent < self._total or waiting:
+        while sent < self._total or waiting or len(self._idle) < self._order.connections:
             moment = self._clock.monotonic()
             self._late, looked = max(self._late, moment - looked - PACE), moment
             due = min(self._total, int((moment - started) * rate) + 1)
@@ -134,30 +139,22 @@ class Hammer:
             sent = due
             while waiting and self._idle:
                 self._idle.popleft().ask(next(self._feed), waiting.popleft())
-                self._under_way += 1
-            await asyncio.sleep(PACE)
-        while self._under_way:
-            await asyncio.sleep(PACE)
+            time.sleep(PACE)
+            self._take(0)
 
-    def answered(self, connection: _Connection, status: str, body: bytes, due: float) -> None:
+    def _take(self, patience: float) -> None:
+        """Take the answers that are there, or wait for one."""
+        ready = self._selector.select(patience)
+        if not ready and patience:
+            raise TimeoutError(f"no answer within {patience:.0f} s")
         moment = self._clock.monotonic()
-        self._times.append(moment - due)
-        self._statuses[status] += 1
-        self._sample = body
-        self._under_way -= 1
-        if self._order.rate is None:
-            self._next(connection)
-        else:
-            self._idle.append(connection)
-
-    def _next(self, connection: _Connection) -> None:
-        moment = self._clock.monotonic()
-        request = next(self._feed, None) if moment < self._until else None
-        if request is not None:
-            connection.ask(request, moment)
-            self._under_way += 1
-        elif self._under_way == 0:
-            self.ended.set()
+        for key, _ in ready:
+            connection: _Connection = key.data
+            if (answer := connection.answer()) is not None:
+                status, self._sample = answer
+                self._times.append(moment - connection.due)
+                self._statuses[status] += 1
+                self._idle.append(connection)
 
     def _seen(self, seconds: float) -> Seen:
         ordered = sorted(self._times) or [0.0]
@@ -188,12 +185,7 @@ def _written(order: Order, request: Request) -> bytes:
 def main() -> None:
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
     gc.disable()  # its pauses would be taken for the server's
-    try:
-        run = import_module("uvloop").run
-    except ImportError:
-        run = asyncio.run
-    seen = run(Hammer(order).run())
-    sys.stdout.buffer.write(msgspec.json.encode(seen))
+    sys.stdout.buffer.write(msgspec.json.encode(Hammer(order).run()))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Final, Generic, TypeVar
 from bellringer.clock import SystemClock
 
 T = TypeVar("T")
-CALM: Final = 0.01  # a part of the processors' time that is as good as none
+CALM: Final = 0.002  # a part of the processors' time that is as good as none, also beside the slowest hundredth
 TRIES: Final = 5
 _ACCOUNT: Final = Path("/proc/stat")
 _PLACE: Final = 8  # of the stolen time in its first line
