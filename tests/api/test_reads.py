@@ -74,15 +74,15 @@ async def test_who_asks_together_is_answered_by_one_call_and_who_asks_later_by_a
     calls: list[tuple[str, list[int]]] = []
     gate = asyncio.Event()
 
-    async def read(group: str, keys: Sequence[int]) -> dict[int, str]:
-        calls.append((group, list(keys)))
+    async def read(group: tuple[str], keys: Sequence[int]) -> dict[int, str]:
+        calls.append((group[0], list(keys)))
         await gate.wait()
-        return {key: f"{group}{key}.{len(calls)}" for key in keys if key != 9}
+        return {key: f"{group[0]}{key}.{len(calls)}" for key in keys if key != 9}
 
     together = Together(read)
-    first = [asyncio.create_task(together.get(g, k)) for g, k in [("a", 1), ("a", 1), ("a", 2), ("b", 1), ("a", 9)]]
+    first = [asyncio.create_task(together.get((g,), k)) for g, k in [("a", 1), ("a", 1), ("a", 2), ("b", 1), ("a", 9)]]
     await asyncio.sleep(0.01)
-    later = asyncio.create_task(together.get("a", 1))
+    later = asyncio.create_task(together.get(("a",), 1))
     await asyncio.sleep(0.01)
     assert calls == [("a", [1, 2, 9]), ("b", [1]), ("a", [1])]
     gate.set()
@@ -93,12 +93,12 @@ async def test_who_asks_together_is_answered_by_one_call_and_who_asks_later_by_a
 async def test_a_call_begins_in_the_next_turn_with_all_that_was_asked_in_this_one() -> None:
     calls: list[list[int]] = []
 
-    async def read(_group: None, keys: Sequence[int]) -> dict[int, int]:
+    async def read(_group: tuple[None], keys: Sequence[int]) -> dict[int, int]:
         calls.append(list(keys))
         return dict.fromkeys(keys, 0)
 
     together = Together(read)
-    asking = [asyncio.create_task(together.get(None, n)) for n in range(3)]
+    asking = [asyncio.create_task(together.get((None,), n)) for n in range(3)]
     await asyncio.sleep(0)  # in this turn they ask
     assert calls == []
     await asyncio.sleep(0)
@@ -109,23 +109,23 @@ async def test_a_call_begins_in_the_next_turn_with_all_that_was_asked_in_this_on
 async def test_an_error_reaches_all_who_wait_and_nobody_after_them() -> None:
     failing = [True]
 
-    async def read(_group: None, keys: Sequence[int]) -> dict[int, int]:
+    async def read(_group: tuple[None], keys: Sequence[int]) -> dict[int, int]:
         if failing.pop():
             raise OSError("gone")
         return dict.fromkeys(keys, 1)
 
     together = Together(read)
-    waiting = [asyncio.create_task(together.get(None, n)) for n in range(3)]
+    waiting = [asyncio.create_task(together.get((None,), n)) for n in range(3)]
     done = await asyncio.gather(*waiting, return_exceptions=True)
     assert [type(error) for error in done] == [OSError] * 3
     failing.append(False)
-    assert await together.get(None, 1) == 1
+    assert await together.get((None,), 1) == 1
 
 
 async def test_many_groups_gather_behind_the_calls_that_are_under_way() -> None:
     under_way, most = 0, 0
 
-    async def read(_group: int, keys: Sequence[int]) -> dict[int, int]:
+    async def read(_group: tuple[int], keys: Sequence[int]) -> dict[int, int]:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
@@ -133,21 +133,21 @@ async def test_many_groups_gather_behind_the_calls_that_are_under_way() -> None:
         under_way -= 1
         return {key: key for key in keys}
 
-    together = Together(read, at_once=2)
-    found = await asyncio.gather(*(together.get(n % 7, n) for n in range(1000)))
+    together = Together(read, in_all=5)
+    found = await asyncio.gather(*(together.get((n % 7,), n) for n in range(1000)))
     assert found == list(range(1000))
-    assert most == Together.IN_ALL
+    assert most == 5
 
 
 async def test_who_goes_away_is_not_told_and_others_are() -> None:
     gate = asyncio.Event()
 
-    async def read(_group: None, keys: Sequence[int]) -> dict[int, int]:
+    async def read(_group: tuple[None], keys: Sequence[int]) -> dict[int, int]:
         await gate.wait()
         return dict.fromkeys(keys, 5)
 
     together = Together(read)
-    leaving, staying = (asyncio.create_task(together.get(None, 1)) for _ in range(2))
+    leaving, staying = (asyncio.create_task(together.get((None,), 1)) for _ in range(2))
     await asyncio.sleep(0.01)
     leaving.cancel()
     gate.set()
@@ -155,21 +155,45 @@ async def test_who_goes_away_is_not_told_and_others_are() -> None:
     assert leaving.cancelled() or leaving.cancelling()
 
 
-async def test_a_group_whose_calls_take_long_does_not_hold_up_others() -> None:
+async def test_who_asks_for_what_takes_long_does_not_hold_up_others() -> None:
     held = asyncio.Event()
 
-    async def read(group: str, keys: Sequence[int]) -> dict[int, int]:
-        if group == "slow":
+    async def read(group: tuple[str, int], keys: Sequence[int]) -> dict[int, int]:
+        if group[0] == "slow":
             await held.wait()
         return {key: key for key in keys}
 
-    together = Together(read, at_once=2)
-    slow = [asyncio.create_task(together.get("slow", n)) for n in range(1000)]
+    together = Together(read, in_all=4)
+    slow = [asyncio.create_task(together.get(("slow", n % 10), n)) for n in range(1000)]
     await asyncio.sleep(0)
     async with asyncio.timeout(5):
-        assert await together.get("other", 7) == 7
+        assert await together.get(("other", 0), 7) == 7
     held.set()
     assert await asyncio.gather(*slow) == list(range(1000))
+
+
+async def test_who_is_stopped_calls_no_more() -> None:
+    calls: list[int] = []
+
+    async def read(_group: tuple[None], keys: Sequence[int]) -> dict[int, int]:
+        calls.extend(keys)
+        await asyncio.sleep(60)
+        return {}
+
+    together = Together(read)
+    before = asyncio.all_tasks()
+    asking = [asyncio.create_task(together.get((None,), 1))]
+    await asyncio.sleep(0.01)
+    asking += [asyncio.create_task(together.get((None,), 2))]
+    await asyncio.sleep(0.01)
+    asking += [asyncio.create_task(together.get((None,), 3))]  # it waits: two are under way
+    await asyncio.sleep(0.01)
+    for task in asyncio.all_tasks() - before:
+        task.cancel()
+    await asyncio.gather(*asking, return_exceptions=True)
+    await asyncio.sleep(0.01)
+    assert calls == [1, 2]
+    assert asyncio.all_tasks() == before
 
 
 async def test_what_has_ended_is_kept_for_a_moment_and_for_its_tenant_alone(

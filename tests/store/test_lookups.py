@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
@@ -51,6 +53,20 @@ async def test_a_read_that_is_cut_off_leaves_nothing_behind(lookups: Lookups) ->
                 await lookups.of(1).pool.fetch("select pg_sleep(5)")
     async with asyncio.timeout(5):
         assert await pid(lookups)
+
+
+async def test_one_whose_server_is_silent_is_given_up(lookups: Lookups, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it is not the read that waits, but what a connection is told before it."""
+    monkeypatch.setattr("bellringer.store.lookups.PATIENCE", 0.5)
+    first = await pid(lookups, 1)
+    os.kill(first, signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(5):
+            with pytest.raises(TimeoutError):
+                await pid(lookups, 2)
+            assert await pid(lookups, 2) != first
+    finally:
+        os.kill(first, signal.SIGCONT)
 
 
 async def test_an_error_costs_no_line(lookups: Lookups) -> None:

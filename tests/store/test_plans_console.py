@@ -220,6 +220,7 @@ async def complaints(of: Callable[[int], Store], reads: dict[str, Read]) -> list
         for tenant_id in (1, 2, 3):
             store = of(tenant_id)
             seen = await read_by(store, lambda: read(store, tenant_id))  # noqa: B023 - called at once
+            seen.pop(("table", "leases"), None)  # as many rows as shards, however much is stored
             bad = {at: rows for at, rows in seen.items() if rows > (1_000 if at[0] == "table" else MOST)}
             found += [f"{name} of tenant {tenant_id}: {bad}"] if bad else []
     return found

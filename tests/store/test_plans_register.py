@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -18,6 +19,8 @@ from bellringer.store.queries import load
 from bellringer.store.scope import open_tenants
 
 MANY = 5_000
+OFTEN = 400  # schedules among them
+FEW = 60  # rows that look-ups by their keys may read
 HISTORY = "runs_.*|attempts_.*|queue|timers|jobs|cohorts|tasks|pools|limits|graphs|leases|workers"
 SMALL = "tasks, pools, limits, graphs, leases, workers, jobs, cohorts, timers, queue"
 NAMED = """
@@ -75,19 +78,24 @@ async def test_a_look_up_keeps_its_plan_too(dsn: str) -> None:
         for _ in range(3):
             assert await status.runs(store, 1, now.date(), [key]) == {}
             assert await jobs.some(store, [key.job_id], 1) == []
+            assert await status.resting(store, [key.job_id], 1, timedelta(seconds=1)) == []
         fill = load("load", "bellringer.bench")
         ids = [key.job_id, *(uuid4() for _ in range(MANY))]
         await owner.pool.execute(fill.ready, ids, now, (await Names(owner).task_ids(["demo"]))["demo"], 1)
         await owner.pool.execute(fill.ready_queue)
         await owner.pool.execute(fill.end_half)
         await owner.pool.execute(NAMED, MANY)
-        [job_id, *_] = await make(owner, Names(owner), *(definition(f"job {n}") for n in range(MANY)))
+        hourly = every(timedelta(hours=1))
+        times = [(hourly, every(timedelta(minutes=61 + n))) for n in range(OFTEN)]
+        those = (replace(definition(f"job {n}"), schedules=times[n % OFTEN]) for n in range(MANY))
+        [job_id, *_] = await make(owner, Names(owner), *those)
         before = await rows_read(owner, HISTORY)
         found = await status.runs(store, 1, now.date(), [key])
         assert [run.key for run, _ in found.values()] == [key]
         assert [job.name for job in await jobs.some(store, [job_id], 1)] == ["job 0"]
+        await status.resting(store, [job_id], 1, timedelta(seconds=1))
         await store.pool.fetch("select pg_stat_force_next_flush()")
-        assert 0 < await rows_read(owner, HISTORY) - before < MANY / 10
+        assert 0 < await rows_read(owner, HISTORY) - before < FEW
     finally:
         await lookups.close()
         await owner.close()

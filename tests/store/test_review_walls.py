@@ -17,8 +17,11 @@ from bellringer.store.names import Names
 from bellringer.store.pool import Store
 from bellringer.store.scope import ScopedStore
 
-REGISTER = "select * from bellringer.register($1::jsonb, $2, 'x', '{}', '{}', '{}', '{}')"
+REGISTER = "select * from bellringer.register($1::jsonb, '{0}', $2, 'x', '{}', '{}', '{}', '{}')"
 SEND = "select * from bellringer.send($1, $2, 0::smallint, 1, 1::smallint, 1::smallint, null, null, null, 'send')"
+
+
+ANOTHERS = "BR004"  # that is another tenant's
 
 
 async def other(store: Store) -> int:
@@ -40,13 +43,15 @@ async def test_register_does_not_touch_the_limit_of_another_tenant(store: Store,
         "jitter_by": 0, "enabled": True, "owner": "x", "tags": [],
         "jobs": [{"job_id": str(uuid4()), "own": {"shard": 0, "name": "x", "spec": {}}}],
     }  # fmt: skip
-    with pytest.raises(asyncpg.PostgresError):
+    with pytest.raises(asyncpg.PostgresError) as refused:
         await ScopedStore(tenants, theirs, None).pool.fetch(REGISTER, json.dumps([row]), datetime.now(UTC))
+    assert refused.value.sqlstate == ANOTHERS
     assert await store.pool.fetchval("select most from limits") == 5
 
 
 async def test_a_send_does_not_run_the_job_of_another_tenant(store: Store, names: Names, tenants: Store) -> None:
     job_id, theirs = await mine(store, names, kwargs={"word": "secret"}), await other(store)
-    with pytest.raises(asyncpg.PostgresError):
+    with pytest.raises(asyncpg.PostgresError) as refused:
         await ScopedStore(tenants, theirs, None).pool.fetch(SEND, theirs, job_id)
+    assert refused.value.sqlstate == ANOTHERS
     assert await store.pool.fetchval("select count(*) from queue") == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -34,6 +35,8 @@ T = TypeVar("T")
 PATIENCE: Final = 30.0  # seconds: ten thousand jobs take longer than one, above all beside other work
 FIRST: Final = 200  # jobs that the database creates while the next are read: few, so that it begins soon
 BATCH: Final = 2_500  # … later, each time twice as many: to read a job takes half as long as to create it
+# A thread of its own: who waits for it may hold the locks of all shards, and the others may be busy for seconds.
+_OPENING: Final = ThreadPoolExecutor(1, "bulk")
 _NO_MARKS: Final = bytes(set(range(256)) - set(b'[]{}"'))
 _APART: Final = (b" :", b"\t:", b"\n:", b"\r:")  # a colon that may be of a key before it
 _KEYS: Final = (b'"items"', b'"atomic"')
@@ -225,7 +228,7 @@ class _Reader:
         while start < len(items):
             some = items[start : start + many]
             if isinstance(some[0], msgspec.Raw):
-                some = await asyncio.to_thread(_opened, some)
+                some = await asyncio.get_running_loop().run_in_executor(_OPENING, _opened, some)
             wanted, faults = await self.definitions(some)
             if faults:
                 raise next(iter(faults.values()))

@@ -25,7 +25,7 @@ class Creating:
     def __init__(self, tenants: Store, names: Names) -> None:
         self._tenants = tenants
         self._names = names
-        self._wishes = Together(self._create, at_once=2)
+        self._wishes = Together(self._create)
 
     async def job(self, caller: Caller, definition: Definition, request_id: str) -> Job:
         """The job as it is stored, or why it is not."""

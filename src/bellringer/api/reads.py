@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from itertools import chain, islice
 from typing import Any, Final, Generic, TypeVar
@@ -20,33 +20,34 @@ from bellringer.cache import KEPT, Cache, ProcessCache
 from bellringer.clock import Clock
 from bellringer.errors import NotFound
 from bellringer.runs import FINAL, Cause, RunKey, decode_id
-from bellringer.store import flow_reads, jobs, status
+from bellringer.store import flow_reads, jobs, lookups, status
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
 from bellringer.telemetry import CACHE_READS, one_of
 
-G = TypeVar("G")
+G = TypeVar("G", bound=tuple[Any, ...])
 K = TypeVar("K")
 V = TypeVar("V")
 
 FRESH: Final = 1.0  # seconds for which a task's defaults hold
 AT_REST: Final = timedelta(seconds=KEPT + 5)  # a hand may move up to 5 s ahead of its instant, never more
+LINES: Final = lookups.AT_ONCE // 2  # runs and jobs share them
 REVIVES: Final = frozenset({"runs", "dead letters", "operations"})  # tags of operations that may revive a run
 
 
 class Together(Generic[G, K, V]):
     """Calls by key, many in one. Whoever asks before a call is sent is answered by it; who asks later, by the next:
-    nobody is told what was true before they asked. While a group has enough calls under way, its others gather; groups
-    take turns, so that one whose calls take long does not hold up the rest."""
+    nobody is told what was true before they asked. A group begins with whose it is. While there are enough calls of one
+    under way, its others gather; groups take turns, so that one whose calls take long does not hold up the rest."""
 
     MOST: Final = 200  # keys in a call
-    IN_ALL: Final = 6  # calls under way: not many more than there are connections
+    AT_ONCE: Final = 2  # calls of one under way
 
-    def __init__(self, read: Callable[[G, Sequence[K]], Awaitable[Mapping[K, V]]], *, at_once: int = 3) -> None:
+    def __init__(self, read: Callable[[G, Sequence[K]], Awaitable[Mapping[K, V]]], *, in_all: int = 6) -> None:
         self._read = read
-        self._at_once = at_once
+        self._in_all = in_all  # calls under way: no more than there are connections for them
         self._waiting: dict[G, dict[K, list[asyncio.Future[V | None]]]] = {}
-        self._under_way: Counter[G] = Counter()
+        self._under_way: Counter[Hashable] = Counter()
         self._calls: set[asyncio.Task[None]] = set()
         self._is_starting = False
 
@@ -71,9 +72,9 @@ class Together(Generic[G, K, V]):
 
     def _turn(self) -> Sequence[G]:
         """The group whose turn it is, if one may call."""
-        if self._under_way.total() < self.IN_ALL:
+        if self._under_way.total() < self._in_all:
             for group in self._waiting:
-                if self._under_way[group] < self._at_once:
+                if self._under_way[group[0]] < self.AT_ONCE:
                     return (group,)
         return ()
 
@@ -84,15 +85,15 @@ class Together(Generic[G, K, V]):
             wanted = {key: waiting.pop(key) for key in list(islice(waiting, self.MOST))}
             if waiting:
                 self._waiting[group] = waiting  # behind the others
-            self._under_way[group] += 1
+            self._under_way[group[0]] += 1
             self._start()
             try:
                 await self._call(group, wanted)
             finally:
-                self._under_way[group] -= 1
-                if not self._under_way[group]:
-                    del self._under_way[group]
-                self._start()
+                self._under_way[group[0]] -= 1
+                if not self._under_way[group[0]]:
+                    del self._under_way[group[0]]
+            self._start()
 
     async def _call(self, group: G, wanted: Mapping[K, Sequence[asyncio.Future[V | None]]]) -> None:
         try:
@@ -124,13 +125,13 @@ class Desk:
         self._names = names
         self._clock = clock
         self._now = Together(self._read_now)
-        self._runs = Together(self._read_runs, at_once=2)
-        self._jobs = Together(self._read_jobs, at_once=2)
+        self._runs = Together(self._read_runs, in_all=LINES)
+        self._jobs = Together(self._read_jobs, in_all=LINES)
         self._defaults: dict[str, tuple[float, Mapping[str, Any]]] = {}
 
     async def now(self) -> datetime:
         """Schedule time, by the database's clock, read after the question."""
-        moment = await self._now.get(None, None)
+        moment = await self._now.get((None,), None)
         assert moment is not None
         return moment
 
@@ -151,7 +152,7 @@ class Desk:
         if kept is not None:
             revision, _, data = kept.partition(b" ")
             return int(revision), data
-        return await self._jobs.get(tenant_id, job_id)
+        return await self._jobs.get((tenant_id,), job_id)
 
     async def run(self, tenant_id: int, run_id: str) -> bytes | None:
         """A run as it is answered."""
@@ -180,10 +181,11 @@ class Desk:
         if not payload or payload.isdecimal():
             self._cache.heard(int(payload) if payload else None)
 
-    async def _read_now(self, _group: None, keys: Sequence[None]) -> Mapping[None, datetime]:
+    async def _read_now(self, _group: tuple[None], keys: Sequence[None]) -> Mapping[None, datetime]:
         return dict.fromkeys(keys, await self._store.now())
 
-    async def _read_jobs(self, tenant_id: int, ids: Sequence[UUID]) -> Mapping[UUID, tuple[int, bytes]]:
+    async def _read_jobs(self, group: tuple[int], ids: Sequence[UUID]) -> Mapping[UUID, tuple[int, bytes]]:
+        (tenant_id,) = group
         store = self._of(tenant_id)
         mark, moment = self._cache.mark(tenant_id) if self.keeps_jobs else None, self._clock.monotonic()
         # First: what rests now changes only by a writer's doing for so long, also while it is read.

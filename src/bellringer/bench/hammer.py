@@ -1,7 +1,8 @@
 """A load generator in a process of its own, on plain sockets: what it costs is taken from the server beside it.
 
 With a rate it looks at its connections once a millisecond instead of being woken by each answer: on a machine of its
-own it would not be woken on the server's account either. So latencies at a rate are told up to a millisecond too long.
+own it would not be woken on the server's account either. So latencies at a rate are told up to two milliseconds too
+long: a request waits for a look, and so does its answer.
 Reads what to send as JSON from its standard input, and prints what it saw: `python -m bellringer.bench.hammer`.
 """
 
@@ -100,6 +101,7 @@ class Hammer:
         self._selector = selectors.DefaultSelector()
         self._sample = b""
         self._late = 0.0
+        self._answered = self._clock.monotonic()
 
     def run(self) -> Seen:
         order = self._order
@@ -141,6 +143,8 @@ class Hammer:
                 self._idle.popleft().ask(next(self._feed), waiting.popleft())
             time.sleep(PACE)
             self._take(0)
+            if moment - self._answered > PATIENCE and len(self._idle) < self._order.connections:
+                raise TimeoutError(f"no answer within {PATIENCE:.0f} s")
 
     def _take(self, patience: float) -> None:
         """Take the answers that are there, or wait for one."""
@@ -148,6 +152,7 @@ class Hammer:
         if not ready and patience:
             raise TimeoutError(f"no answer within {patience:.0f} s")
         moment = self._clock.monotonic()
+        self._answered = moment if ready else self._answered
         for key, _ in ready:
             connection: _Connection = key.data
             if (answer := connection.answer()) is not None:

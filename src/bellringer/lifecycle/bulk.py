@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -75,7 +75,7 @@ class Together:
 async def create_together(
     store: ScopedStore,
     names: Names,
-    batches: AsyncIterable[Sequence[Definition]],
+    batches: AsyncIterator[Sequence[Definition]],
     *,
     tenant_id: int,
     who: str,
@@ -89,10 +89,11 @@ async def create_together(
     seen: set[str] = set()
     begun: tuple[Readied, asyncio.Task[datetime]] | None = None
     try:
+        batch = await anext(batches, None)  # before anything is locked
         async with store.transaction():
             await jobs.lock_shards(store, await names.shards())
             try:
-                async for batch in batches:
+                while batch is not None:
                     asof = await now()
                     good = _all_good(await weigh(store, names, batch, tenant_id=tenant_id, now=asof), seen)
                     ready = await register.readied(store, names, good, tenant_id=tenant_id, asof=asof)
@@ -100,6 +101,7 @@ async def create_together(
                         made.append((begun[0], await begun[1]))
                     begun = ready, asyncio.create_task(ready.written(store, who))
                     await asyncio.sleep(0)  # it is sent: the next are read meanwhile
+                    batch = await anext(batches, None)
                 if begun is not None:
                     made.append((begun[0], await begun[1]))
             finally:

@@ -48,5 +48,5 @@ from unnest($1::uuid[], $2::bigint[]) k (flow_id, slot)
 cross join lateral (select * from flows f where f.flow_id = k.flow_id offset 0) f
 left join lateral (select n.of, n.place from flow_nodes n where n.flow_id = k.flow_id and n.node = k.slot offset 0) n on true
 left join lateral (select g.name from graph_nodes g where g.graph_id = f.graph_id and g.node = n.of offset 0) g on true
-left join jobs j on j.job_id = f.top_job
+left join lateral (select j.name from jobs j where j.job_id = f.top_job offset 0) j on true
 where f.tenant_id = $3

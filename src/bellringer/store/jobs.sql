@@ -20,14 +20,15 @@ select bellringer.retire($1, $2, $3)
 select j.job_id, j.name, (select t.name from tasks t where t.task_id = j.task_id) as task, j.spec, j.schedules, j.schedule_ids,
        (select p.name from pools p where p.pool_id = j.pool_id) as pool, j.priority, j.misfire, j.catchup, j.overlap,
        j.cap, l.key as limit_key, l.most as limit_most, j.jitter, j.jitter_by, j.late_after,
-       j.starts_at, j.ends_at, j.enabled, j.paused_at, j.paused_by, j.paused_reason, j.paused_until, j.owner, j.tags,
-       (select s.region from leases s where s.shard = j.shard) as region, j.revision,
+       j.starts_at, j.ends_at, j.enabled, j.paused_at, j.paused_by, j.paused_reason, j.paused_until, j.owner, j.tags, s.region, j.revision,
        j.created_at, j.updated_at, j.once_at, j.delay, j.expected_duration, j.routed, j.learned_at,
        coalesce((select g.nodes from graphs g where g.graph_id = (j.spec ->> 'graph')::integer), 0) as nodes,
-       (select min(c.next_at) from unnest(j.schedule_ids) i (schedule_id) join cohorts c on c.shard = j.shard and c.schedule_id = i.schedule_id
-         where j.enabled and j.paused_at is null) as next_at,
+       (select min(c.next_at) from unnest(j.schedule_ids) i (schedule_id)
+        cross join lateral (select c.next_at from cohorts c where c.shard = j.shard and c.schedule_id = i.schedule_id offset 0) c
+        where j.enabled and j.paused_at is null) as next_at,
        (select min(m.due_at) from timers m where m.job_id = j.job_id) as timer_at
 from unnest($1::uuid[]) with ordinality u (id, nth) cross join lateral (select * from jobs j where j.job_id = u.id offset 0) j
+left join leases s on s.shard = j.shard
 left join lateral (select * from limits l where l.key_id = j.key_id offset 0) l on l.key not like 'job %'
 where j.tenant_id = $2 and j.deleted_at is null order by u.nth
 

@@ -16,8 +16,8 @@ import asyncpg
 from bellringer.store.pool import RETRYABLE, SETTINGS, Store
 from bellringer.store.scope import Told
 
-AT_ONCE: Final = 4  # connections: each read is short, and serves many
-PATIENCE: Final = 5.0  # seconds for one read
+AT_ONCE: Final = 8  # connections, opened when needed: two in use by one tenant leave some to the others
+PATIENCE: Final = 5.0  # seconds for one statement
 KEPT_PLANS: Final = {
     "plan_cache_mode": "force_generic_plan",
     "enable_hashjoin": "off",
@@ -50,7 +50,7 @@ class Lookups:
             if line is None or line.is_closed():
                 line = await self._open()
             await line.tell(tenant_id, None)
-            found = await line.fetch(query, *args, timeout=PATIENCE)
+            found = await line.fetch(query, *args)
             sound = line
         finally:
             self._lines.put_nowait(sound)
@@ -59,7 +59,13 @@ class Lookups:
         return found
 
     async def _open(self) -> Told:
-        return await asyncpg.connect(self._dsn, connection_class=Told, server_settings=self._settings, timeout=PATIENCE)
+        return await asyncpg.connect(
+            self._dsn,
+            connection_class=Told,
+            server_settings=self._settings,
+            timeout=PATIENCE,
+            command_timeout=PATIENCE,  # also for what it is told before a read, and to call one off
+        )
 
     async def close(self) -> None:
         while not self._lines.empty():

@@ -37,8 +37,9 @@ where r.job_id is not null or m.job_id is not null
 -- what is told of them meanwhile.
 select j.job_id from unnest($1::uuid[]) u (id) cross join lateral (select * from jobs j where j.job_id = u.id offset 0) j
 where j.tenant_id = $2 and j.deleted_at is null and (j.paused_until is null or j.paused_until > bellringer.now() + $3::interval)
-  and not exists (select 1 from queue q where q.job_id = j.job_id)
-  and not exists (select 1 from timers m where m.job_id = j.job_id and m.due_at <= bellringer.now() + $3::interval)
+  and not exists (select 1 from queue q where q.job_id = j.job_id offset 0)
+  and not exists (select 1 from timers m where m.job_id = j.job_id and m.due_at <= bellringer.now() + $3::interval offset 0)
   and not exists (select 1 from unnest(j.schedule_ids) i (schedule_id)
-                  join cohorts c on c.shard = j.shard and c.schedule_id = i.schedule_id where c.next_at <= bellringer.now() + $3::interval)
-  and not exists (select 1 from backfills b where b.job_id = j.job_id and b.state in ('running', 'paused'))
+                  cross join lateral (select c.next_at from cohorts c where c.shard = j.shard and c.schedule_id = i.schedule_id offset 0) c
+                  where c.next_at <= bellringer.now() + $3::interval)
+  and not exists (select 1 from backfills b where b.job_id = j.job_id and b.state in ('running', 'paused') offset 0)
