@@ -15,6 +15,9 @@ class Wire(asyncio.Transport):
         super().__init__({"peername": ("127.0.0.1", 1)})
         self.done: list[Any] = []
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.high = high
+
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.done.append(bytes(data))
 
@@ -81,5 +84,6 @@ async def test_who_is_cut_off_gets_nothing_more() -> None:
 
 
 async def test_all_else_is_the_transports_own() -> None:
-    _, transport = await pair()
+    wire, transport = await pair()
+    assert wire.high == 0  # nothing waits for the end of a turn
     assert transport.get_extra_info("peername") == ("127.0.0.1", 1)

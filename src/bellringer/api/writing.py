@@ -1,7 +1,8 @@
-"""A transport that writes an answer's head and its body together.
+"""A transport that writes an answer's head and its body together, and at once.
 
 Uvicorn writes them apart; each write is a call of the kernel that wakes the client. What no second write follows goes
-out at the end of this turn of the event loop.
+out at the end of this turn of the event loop. Uvloop keeps what is written until it has looked for new requests, unless
+more is written than may wait: here nothing may.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ class OneWrite:
         self._transport = transport
         self._loop = loop
         self._held = b""
+        transport.set_write_buffer_limits(high=0)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)

@@ -33,6 +33,11 @@ class Told(asyncpg.Connection):
 
     _told: tuple[int, str] | None = None
 
+    def __init__(self, protocol: Any, transport: asyncio.Transport, *more: Any) -> None:
+        super().__init__(protocol, transport, *more)
+        # What is asked goes out at once, and not when this process has nothing else to do (see api.writing).
+        transport.set_write_buffer_limits(high=0)
+
     async def tell(self, tenant_id: int, actor: str | None) -> None:
         """Whose rows it may see from now on, and who acts; a reader (None) is not told of in the audit."""
         if self._told is not None and self._told[0] == tenant_id and actor in (None, self._told[1]):
