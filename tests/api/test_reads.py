@@ -172,6 +172,63 @@ async def test_who_asks_for_what_takes_long_does_not_hold_up_others() -> None:
     assert await asyncio.gather(*slow) == list(range(1000))
 
 
+class Gated:
+    """Reads that end when they are told."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[int]] = []
+        self.begun: asyncio.Queue[list[int]] = asyncio.Queue()
+        self.gates: list[asyncio.Event] = []
+
+    async def __call__(self, _group: tuple[str], keys: Sequence[int]) -> dict[int, int]:
+        self.calls.append(list(keys))
+        self.begun.put_nowait(list(keys))
+        self.gates.append(asyncio.Event())
+        await self.gates[-1].wait()
+        return {key: key for key in keys}
+
+
+async def test_while_a_call_is_under_way_others_gather(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Together, "LONG", 60.0)
+    read = Gated()
+    together = Together(read)
+    asking = [asyncio.create_task(together.get(("a",), 1))]
+    await turns(5)
+    asking += [asyncio.create_task(together.get(("a",), n)) for n in (2, 3)]
+    await turns(5)
+    assert read.calls == [[1]]
+    read.gates[0].set()
+    await turns(10)
+    assert read.calls == [[1], [2, 3]]
+    read.gates[1].set()
+    assert await asyncio.gather(*asking) == [1, 2, 3]
+
+
+async def test_a_call_that_takes_long_holds_up_nobody() -> None:
+    read = Gated()
+    together = Together(read)
+    asking = [asyncio.create_task(together.get(("a",), 1))]
+    await turns(5)
+    asking += [asyncio.create_task(together.get(("a",), n)) for n in (2, 3)]
+    async with asyncio.timeout(5):  # nobody else asks: the wait ends by itself
+        assert [await read.begun.get(), await read.begun.get()] == [[1], [2, 3]]
+    asking += [asyncio.create_task(together.get(("a",), 4))]
+    await asyncio.sleep(0.05)
+    assert read.calls == [[1], [2, 3]]  # no more than two of one
+    read.gates[0].set()
+    async with asyncio.timeout(5):
+        assert await read.begun.get() == [4]
+    for gate in read.gates:
+        gate.set()
+    assert await asyncio.gather(*asking) == [1, 2, 3, 4]
+
+
+async def turns(count: int) -> None:
+    """Of the event loop."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
 async def test_who_is_stopped_calls_no_more() -> None:
     calls: list[int] = []
 

@@ -37,17 +37,20 @@ REVIVES: Final = frozenset({"runs", "dead letters", "operations"})  # tags of op
 
 class Together(Generic[G, K, V]):
     """Calls by key, many in one. Whoever asks before a call is sent is answered by it; who asks later, by the next:
-    nobody is told what was true before they asked. A group begins with whose it is. While there are enough calls of one
-    under way, its others gather; groups take turns, so that one whose calls take long does not hold up the rest."""
+    nobody is told what was true before they asked. A group begins with whose it is. While a call of one is under way,
+    its others gather: two at a time cost more than the two in one. A call that takes long holds up another no longer;
+    groups take turns, and none has more than its share of the calls, so that slow ones leave room for the rest."""
 
     MOST: Final = 200  # keys in a call
     AT_ONCE: Final = 2  # calls of one under way
+    LONG: Final = 0.005  # seconds after which a call lets the next of the same begin
 
     def __init__(self, read: Callable[[G, Sequence[K]], Awaitable[Mapping[K, V]]], *, in_all: int = 6) -> None:
         self._read = read
         self._in_all = in_all  # calls under way: no more than there are connections for them
         self._waiting: dict[G, dict[K, list[asyncio.Future[V | None]]]] = {}
         self._under_way: Counter[Hashable] = Counter()
+        self._young: dict[Hashable, asyncio.TimerHandle] = {}  # whose last call does not take long yet
         self._calls: set[asyncio.Task[None]] = set()
         self._is_starting = False
 
@@ -74,9 +77,13 @@ class Together(Generic[G, K, V]):
         """The group whose turn it is, if one may call."""
         if self._under_way.total() < self._in_all:
             for group in self._waiting:
-                if self._under_way[group[0]] < self.AT_ONCE:
+                if group[0] not in self._young and self._under_way[group[0]] < self.AT_ONCE:
                     return (group,)
         return ()
+
+    def _grown(self, whose: Hashable) -> None:
+        del self._young[whose]
+        self._start()
 
     async def _next(self) -> None:
         self._is_starting = False
@@ -85,14 +92,18 @@ class Together(Generic[G, K, V]):
             wanted = {key: waiting.pop(key) for key in list(islice(waiting, self.MOST))}
             if waiting:
                 self._waiting[group] = waiting  # behind the others
-            self._under_way[group[0]] += 1
+            whose: Hashable = group[0]
+            self._under_way[whose] += 1
+            growing = self._young[whose] = asyncio.get_running_loop().call_later(self.LONG, self._grown, whose)
             self._start()
             try:
                 await self._call(group, wanted)
             finally:
-                self._under_way[group[0]] -= 1
-                if not self._under_way[group[0]]:
-                    del self._under_way[group[0]]
+                if self._young.get(whose) is growing:
+                    self._young.pop(whose).cancel()
+                self._under_way[whose] -= 1
+                if not self._under_way[whose]:
+                    del self._under_way[whose]
             self._start()
 
     async def _call(self, group: G, wanted: Mapping[K, Sequence[asyncio.Future[V | None]]]) -> None:

@@ -1,8 +1,9 @@
 """A load generator in a process of its own, on plain sockets: what it costs is taken from the server beside it.
 
 With a rate it looks at its connections once a millisecond instead of being woken by each answer: on a machine of its
-own it would not be woken on the server's account either. So latencies at a rate are told up to two milliseconds too
-long: a request waits for a look, and so does its answer.
+own it would not be woken on the server's account either. All that is due at a look is sent together, and counts from
+when the look was due; when an answer came the kernel says. Where it does not, an answer counts from the look that found
+it, up to a millisecond too late.
 Reads what to send as JSON from its standard input, and prints what it saw: `python -m bellringer.bench.hammer`.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import gc
 import selectors
 import socket
+import struct
 import sys
 import time
 from collections import Counter, deque
@@ -26,6 +28,9 @@ Request = tuple[str, str, str | None]  # method, path, body
 PACE: Final = 0.001  # seconds between two looks at what is due and what was answered
 PATIENCE: Final = 60.0  # seconds for an answer
 PART: Final = 256 * 1024  # bytes of an answer that are read at a time
+_STAMPS: Final = 35  # SO_TIMESTAMPNS of Linux: tell when what is read came in
+_STAMP: Final = struct.Struct("@ll")  # seconds and nanoseconds
+_BESIDE: Final = socket.CMSG_SPACE(_STAMP.size)
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +46,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What came back; with a rate, latencies count from when a request was due."""
+    """What came back; with a rate, latencies count from when a request was due to be sent."""
 
     requests: int
     seconds: float
@@ -60,8 +65,11 @@ class _Connection:
     def __init__(self, host: str, port: int) -> None:
         self.socket = socket.create_connection((host, port), PATIENCE)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if sys.platform == "linux":
+            self.socket.setsockopt(socket.SOL_SOCKET, _STAMPS, 1)
         self._data = bytearray()
         self.due = 0.0
+        self.came: float | None = None  # when the last of it came, by the wall's clock
 
     def ask(self, request: bytes, due: float) -> None:
         self.due = due
@@ -69,9 +77,13 @@ class _Connection:
 
     def answer(self) -> tuple[str, bytes] | None:
         """The status and the body, when all of it is here."""
-        part = self.socket.recv(PART)
+        part, beside, *_ = self.socket.recvmsg(PART, _BESIDE)
         if not part:
             raise ConnectionError("the server has closed a connection")
+        for level, kind, told in beside:
+            if (level, kind) == (socket.SOL_SOCKET, _STAMPS):
+                seconds, nanoseconds = _STAMP.unpack(told)
+                self.came = seconds + nanoseconds / 1e9
         self._data += part
         end = self._data.find(b"\r\n\r\n")
         if end < 0:
@@ -130,18 +142,19 @@ class Hammer:
             self._take(PATIENCE)
 
     def _at(self, rate: float, started: float) -> None:
-        """Each request is sent at its time, or as soon as there is a connection for it."""
+        """Each request is sent at the first look after its time, or as soon as there is a connection for it."""
         waiting: deque[float] = deque()
-        sent, looked = 0, started
+        sent, looks = 0, 0
         while sent < self._total or waiting or len(self._idle) < self._order.connections:
             moment = self._clock.monotonic()
-            self._late, looked = max(self._late, moment - looked - PACE), moment
-            due = min(self._total, int((moment - started) * rate) + 1)
-            waiting.extend(started + n / rate for n in range(sent, due))
-            sent = due
+            while (look := started + looks * PACE) <= moment:
+                due = min(self._total, int(looks * PACE * rate) + 1)
+                waiting.extend(look for _ in range(sent, due))
+                self._late = max(self._late, moment - look)
+                sent, looks = due, looks + 1
             while waiting and self._idle:
                 self._idle.popleft().ask(next(self._feed), waiting.popleft())
-            time.sleep(PACE)
+            time.sleep(max(0.0, look - self._clock.monotonic()))
             self._take(0)
             if moment - self._answered > PATIENCE and len(self._idle) < self._order.connections:
                 raise TimeoutError(f"no answer within {PATIENCE:.0f} s")
@@ -151,13 +164,14 @@ class Hammer:
         ready = self._selector.select(patience)
         if not ready and patience:
             raise TimeoutError(f"no answer within {patience:.0f} s")
-        moment = self._clock.monotonic()
+        moment, wall = self._clock.monotonic(), self._clock.now().timestamp()
         self._answered = moment if ready else self._answered
         for key, _ in ready:
             connection: _Connection = key.data
             if (answer := connection.answer()) is not None:
                 status, self._sample = answer
-                self._times.append(moment - connection.due)
+                since = 0.0 if connection.came is None else max(0.0, wall - connection.came)
+                self._times.append(moment - since - connection.due)
                 self._statuses[status] += 1
                 self._idle.append(connection)
 
