@@ -125,6 +125,7 @@ _SHORT, _LONG = 33, 44  # signs for a key in slot 0, and in any other
 _ID: Final = re.compile(rf"run_(?:[0-9A-Za-z]{{{_SHORT}}}|[0-9A-Za-z]{{{_LONG}}})")
 
 
+@lru_cache(maxsize=8192)  # it is told again and again
 def encode_id(key: RunKey) -> str:
     """Write a run key as its public id: no second identity, and every look-up knows its partition."""
     micros = (key.scheduled_for - _EPOCH) // _MICROSECOND + _BIAS
