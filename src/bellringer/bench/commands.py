@@ -84,8 +84,8 @@ def tick(registered: int, due: int, *, as_json: bool) -> None:
 
 
 @bench.command()
-@click.option("--jobs", default=6_000, show_default=True, help="Jobs to create one by one.")
-@click.option("--seconds", default=5.0, show_default=True, help="How long each read is measured.")
+@click.option("--jobs", default=3_000, show_default=True, help="Jobs to create one by one.")
+@click.option("--seconds", default=2.0, show_default=True, help="How long each read is measured.")
 @click.option("--connections", default=32, show_default=True, help="Connections at a time.")
 @click.option("--bulks", default=3, show_default=True, help="Bulk requests, of 10,000 jobs each.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
