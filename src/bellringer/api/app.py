@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,10 +14,12 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uuid_utils import uuid7
 
-from bellringer.api import bodies, docs, idempotency, metrics, openapi, problems
+from bellringer.api import docs, idempotency, metrics, openapi, problems
 from bellringer.api.calls import PATIENCE, Call, Service, reply
 from bellringer.api.creating import Creating
+from bellringer.api.deadlines import Deadline
 from bellringer.api.door import CHANGES, HEADERS, NOBODY, Door, Settings
+from bellringer.api.moulds import Moulds
 from bellringer.api.operations import CURSOR, Operation, operation
 from bellringer.api.problems import Refused
 from bellringer.api.protocol import check_head
@@ -71,12 +72,14 @@ def create_app(
     without connections for look-ups these go by those that serve tenants."""
     names = names.for_callers()
     cache = cache or ProcessCache(clock)
+    desk = Desk(store, lookups.of if lookups else partial(ScopedStore, tenants, actor=None), names, clock, cache)
     service = Service(
         store=store,
         tenants=tenants,
         replica=None if replica is None else Replica(replica, clock),
         names=names,
-        desk=Desk(store, lookups.of if lookups else partial(ScopedStore, tenants, actor=None), names, clock, cache),
+        desk=desk,
+        moulds=Moulds(desk),
         creating=Creating(tenants, names),
         version=version,
         clock=clock,
@@ -133,7 +136,7 @@ class _Endpoint:
                 hint=f"use {self._allowed}",
                 headers={"Allow": self._allowed},
             )
-        async with asyncio.timeout(PATIENCE + (bodies.PATIENCE if method in CHANGES else 0.0)) as deadline:
+        async with self._service.deadlines.within(PATIENCE) as deadline:
             call = await self._admit(Request(scope, receive), operation, deadline)
             try:
                 response = await (
@@ -157,7 +160,7 @@ class _Endpoint:
         if (tag in REVIVES or desk.keeps_jobs) and not await desk.forget(whose) and is_sure:
             await self._service.wake(RUNS, "" if whose is None else str(whose))
 
-    async def _admit(self, request: Request, operation: Operation, deadline: asyncio.Timeout) -> Call:
+    async def _admit(self, request: Request, operation: Operation, deadline: Deadline) -> Call:
         service, request_id = self._service, request.scope[_REQUEST]
         caller = await self._door.admit(request, operation)
         is_change = request.method in CHANGES

@@ -13,20 +13,19 @@ from starlette.responses import Response
 
 from bellringer.access import Role
 from bellringer.api import documents
-from bellringer.api.bodies import JSON, LARGE, NDJSON, check_count, check_media, is_too_deep, parse
+from bellringer.api.bodies import JSON, LARGE, NDJSON, check_count, check_media, parse
 from bellringer.api.calls import Call, reply
 from bellringer.api.idempotency import HEADER
 from bellringer.api.operations import flag, operation
 from bellringer.api.problems import Refused
 from bellringer.api.targets import prepared
 from bellringer.errors import InvalidInput
-from bellringer.jobs import HTTP, Definition
+from bellringer.jobs import Definition
 from bellringer.lifecycle import bulk
 from bellringer.lifecycle.register import Written
 from bellringer.store.wakeups import HANDS
-from bellringer.wire import Fault, Faults, JobRequest, read, to_definition
+from bellringer.wire import Fault, Faults, read
 from bellringer.wire.asks_jobs import BULK_LIMIT, MOST_JOBS
-from bellringer.wire.definitions import filled, task_of
 from bellringer.wire.jobs import BulkCreated, BulkItem, BulkRequest
 from bellringer.wire.reading import MOST_FAULTS
 
@@ -37,10 +36,7 @@ FIRST: Final = 200  # jobs that the database creates while the next are read: fe
 BATCH: Final = 2_500  # … later, each time twice as many: to read a job takes half as long as to create it
 # A thread of its own: who waits for it may hold the locks of all shards, and the others may be busy for seconds.
 _OPENING: Final = ThreadPoolExecutor(1, "bulk")
-_NO_MARKS: Final = bytes(set(range(256)) - set(b'[]{}"'))
-_APART: Final = (b" :", b"\t:", b"\n:", b"\r:")  # a colon that may be of a key before it
 _KEYS: Final = (b'"items"', b'"atomic"')
-_OWN: Final = frozenset({"name", "args", "kwargs", "payload"})  # what differs between jobs that are alike
 
 
 @operation(
@@ -59,7 +55,7 @@ async def create(call: Call) -> Response:
     _check(call, wish)
     texts = None if HEADER in call.request.headers else await _aside(_glance, call, data, wish)
     items, atomic = (texts, True) if texts is not None else await _aside(_read, call, data, wish)
-    call.deadline.reschedule(asyncio.get_running_loop().time() + PATIENCE)
+    call.deadline.extend(PATIENCE)
     is_brief = "return=minimal" in call.request.headers.get("prefer", "").replace(" ", "").lower()
     reader = _Reader(call)
     if atomic and HEADER not in call.request.headers:  # with a key, the request is one transaction already
@@ -128,7 +124,7 @@ def _glance(call: Call, data: bytes, wish: str | None) -> Sequence[msgspec.Raw] 
 def _opened(texts: Sequence[msgspec.Raw]) -> Sequence[Any]:
     """Items that were only glanced at, read as strictly as in their document, and at the same depth in it."""
     try:
-        items: Sequence[Any] = _parsed(b'{"items":[' + b",".join(texts) + b"]}")["items"]
+        items: Sequence[Any] = parse(b'{"items":[' + b",".join(texts) + b"]}")["items"]
     except Refused as error:
         raise InvalidInput(error.message, code=error.code) from error
     return items
@@ -143,7 +139,7 @@ def _read(call: Call, data: bytes, wish: str | None) -> tuple[Sequence[Any], boo
         items = [_line(place, line) for place, line in enumerate(lines)] if len(lines) <= MOST_JOBS else lines
         atomic = wish != "false"
     else:
-        document = _parsed(data)
+        document = parse(data)
         if not isinstance(document, dict):
             raise Refused(400, "body_not_object", "the body must be a JSON object")
         items, atomic = _items(document, wish)
@@ -152,42 +148,9 @@ def _read(call: Call, data: bytes, wish: str | None) -> tuple[Sequence[Any], boo
     return items, atomic
 
 
-def _parsed(data: bytes) -> Any:
-    """What `parse` gives. Of text without escapes a faster parser gives the same, if no key is twice in an object: then
-    what was read has as many keys as the text. Where in doubt, `parse` decides."""
-    check_count(data)
-    if b"\\" in data or b"\0" in data or is_too_deep(_brackets(data)):
-        return parse(data)
-    try:
-        value = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return parse(data)
-    return value if _has_as_many_keys(data, msgspec.json.encode(value)) else parse(data)
-
-
-def _brackets(data: bytes) -> bytes:
-    """JSON without its strings, of which none holds a quote. With all but quotes and brackets gone, a string is two
-    quotes; if such pairs are not all the quotes, there is a string with a bracket."""
-    marks = data.translate(None, _NO_MARKS).replace(b'""', b"")
-    return _bare(data) if b'"' in marks else marks
-
-
-def _has_as_many_keys(data: bytes, read: bytes) -> bool:
-    """Whether none was lost on the way. Mostly a colon comes right behind its key, or begins a text; and of those texts
-    there are no more after than before, so they do not make up for a lost key."""
-    keys = data.count(b'":')
-    if keys < data.count(b":") and any(apart in data for apart in _APART):
-        return _bare(data).count(b":") == _bare(read).count(b":")
-    return keys == read.count(b'":')
-
-
-def _bare(data: bytes) -> bytes:
-    return b"".join(data.split(b'"')[::2])
-
-
 def _line(place: int, line: bytes) -> Any:
     try:
-        return _parsed(line)
+        return parse(line)
     except (Refused, InvalidInput) as error:
         error.pointer = f"/items/{place}{error.pointer}"
         raise
@@ -216,11 +179,11 @@ class _Glance(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Reader:
-    """Reads the items; those that differ only in name and arguments are read from what the first of them gave."""
+    """Reads the items."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._moulds: dict[bytes, Callable[[str, Sequence[Any], Mapping[str, Any]], Definition]] = {}
+        self._moulds = call.service.moulds
 
     async def batches(self, items: Sequence[Any]) -> AsyncIterator[Sequence[Definition]]:
         """All of them, some at a time; what is wrong with one ends it."""
@@ -242,34 +205,13 @@ class _Reader:
             if place % 50 == 49:
                 await asyncio.sleep(0)  # others have their turn meanwhile
             try:
-                wanted[place] = self._again(item) or await self._first(item)
+                wanted[place] = self._moulds.again(item) or await self._first(item)
             except InvalidInput as error:
                 faults[place] = error
         return wanted, faults
 
     async def _first(self, item: Any) -> Definition:
-        if not isinstance(item, dict):
-            raise InvalidInput("a job is an object", code="type")
-        request = read(JobRequest, item)
-        defaults = await self._call.service.desk.task_defaults(task_of(request))
-        definition = await prepared(self._call, to_definition(filled(request, defaults)))
-        if definition.task != HTTP:
-            self._moulds[_likeness(item)] = definition.mould()
-        return definition
-
-    def _again(self, item: Any) -> Definition | None:
-        """None: it has to be read in full, or refused."""
-        if type(item) is not dict or ("payload" in item and "kwargs" in item):
-            return None
-        cast = self._moulds.get(_likeness(item))
-        name, args, kwargs = item.get("name"), item.get("args", []), item.get("kwargs", item.get("payload", {}))
-        if cast is None or type(name) is not str or type(args) is not list or type(kwargs) is not dict:
-            return None
-        return cast(name, args, kwargs)
-
-
-def _likeness(item: Mapping[str, Any]) -> bytes:
-    return msgspec.json.encode({key: value for key, value in item.items() if key not in _OWN})
+        return await prepared(self._call, await self._moulds.definition(item))
 
 
 def _all_faults(refused: Mapping[int, InvalidInput]) -> Faults:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,8 @@ from bellringer.access import Caller
 from bellringer.api import cursors
 from bellringer.api.bodies import JSON, read_bytes, read_document
 from bellringer.api.creating import Creating
+from bellringer.api.deadlines import Deadline, Deadlines
+from bellringer.api.moulds import Moulds
 from bellringer.api.operations import Operation
 from bellringer.api.reads import Desk
 from bellringer.api.streams import Streams
@@ -56,6 +57,7 @@ class Service:
     replica: Replica | None  # its store is of the same kind as `tenants`, for lists and history
     names: Names
     desk: Desk
+    moulds: Moulds
     creating: Creating
     version: str
     clock: Clock
@@ -63,6 +65,7 @@ class Service:
     egress: Egress
     ready: Callable[[], bool]
     streams: Streams = field(default_factory=Streams)  # answers that go on
+    deadlines: Deadlines = field(default_factory=Deadlines)
     unread: Unread | None = None  # what a broker still has to hand over
     settings: Sequence[Setting] = ()  # of this process, as they are told
 
@@ -77,7 +80,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     service: Service
     request: Request
-    deadline: asyncio.Timeout
+    deadline: Deadline
     operation: Operation
     caller: Caller
     store: ScopedStore  # decisions and changes
@@ -88,7 +91,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     def hurry(self) -> None:
         """All that the caller had to send is here: from now on it is the server's time that counts."""
-        self.deadline.reschedule(asyncio.get_running_loop().time() + PATIENCE)
+        self.deadline.extend(PATIENCE)
 
     @property
     def names(self) -> Names:
@@ -115,14 +118,14 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
         """The body, read as the operation declares it."""
         terms = self.operation
         document = await read_document(
-            self.request, media=tuple(terms.media), optional=terms.optional, limit=terms.largest
+            self.request, self.deadline, media=tuple(terms.media), optional=terms.optional, limit=terms.largest
         )
         self.hurry()
         return document
 
     async def raw(self) -> bytes:
         """The body as it came, no longer than the operation takes."""
-        data = await read_bytes(self.request, self.operation.largest)
+        data = await read_bytes(self.request, self.deadline, self.operation.largest)
         self.hurry()
         return data
 

@@ -36,19 +36,16 @@ from bellringer.wire import (
     duration,
     note,
     patched,
-    to_definition,
 )
 from bellringer.wire.asks import PREFIX
-from bellringer.wire.definitions import filled, kwargs_of, task_of, word
+from bellringer.wire.definitions import kwargs_of, word
 from bellringer.wire.reading import Gathering
 
 
 @operation("jobs", role=Role.EDITOR, answers={202: Job}, body=JobRequest, problems=(409,))
 async def create(call: Call) -> Response:
     """Make a job."""
-    request = await call.body(JobRequest)
-    definition = to_definition(filled(request, await call.service.desk.task_defaults(task_of(request))))
-    definition = await prepared(call, definition)
+    definition = await prepared(call, await call.service.moulds.definition(await call.document()))
     if call.store.gate.is_pinned:  # a transaction of its own, with its answer
         made = await register.create(call.store, call.names, definition, tenant_id=call.tenant_id, who=call.who)
     else:

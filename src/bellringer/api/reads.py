@@ -148,13 +148,19 @@ class Desk:
 
     async def task_defaults(self, task: str) -> Mapping[str, Any]:
         """How a task's code wants its runs treated; what a worker tells counts a second later at most."""
-        moment = self._clock.monotonic()
-        known = self._defaults.get(task)
-        if known is None or moment - known[0] > FRESH:
+        known = self.defaults_at_hand(task)
+        if known is None:
             if len(self._defaults) > 1000:
                 self._defaults.clear()
-            known = self._defaults[task] = (moment, await self._names.task_defaults(task))
-        return known[1]
+            moment = self._clock.monotonic()
+            known = await self._names.task_defaults(task)
+            self._defaults[task] = (moment, known)
+        return known
+
+    def defaults_at_hand(self, task: str) -> Mapping[str, Any] | None:
+        """The same, where it need not be asked for."""
+        known = self._defaults.get(task)
+        return known[1] if known is not None and self._clock.monotonic() - known[0] <= FRESH else None
 
     async def job(self, tenant_id: int, job_id: UUID) -> tuple[int, bytes] | None:
         """A job's revision, and the job as it is answered."""

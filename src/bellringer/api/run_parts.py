@@ -42,7 +42,7 @@ async def wait(call: Call) -> Response:
     key, service = call.run_key(), call.service
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
-    call.deadline.reschedule(end + PATIENCE)
+    call.deadline.extend(seconds + PATIENCE)
     with service.streams.waits.taken(call.tenant_id):
         while True:
             stored = await runs.get(call.store, key, call.tenant_id)

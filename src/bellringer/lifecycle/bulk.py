@@ -37,17 +37,17 @@ async def create(
     atomic: bool,
 ) -> Outcomes:
     """What became of each; where all or none are wanted and one is refused, only the refusals are told."""
-    judged = await register.judge(store, names, list(wanted.values()), tenant_id=tenant_id, now=now)
+    judged = await weigh(store, names, list(wanted.values()), tenant_id=tenant_id, now=now)
     outcomes: Outcomes = {}
-    good: dict[int, Definition] = {}
-    for place, definition in zip(wanted, judged, strict=True):
-        if isinstance(definition, InvalidInput):
-            outcomes[place] = definition
+    good: dict[int, Judged] = {}
+    for place, found in zip(wanted, judged, strict=True):
+        if isinstance(found, InvalidInput):
+            outcomes[place] = found
         else:
-            good[place] = definition
+            good[place] = found
     outcomes |= _doubles(good)
     for _ in range(TRIES):
-        fit = {place: definition for place, definition in good.items() if place not in outcomes}
+        fit = {place: found for place, found in good.items() if place not in outcomes}
         if not fit or (atomic and outcomes):
             return outcomes
         try:
@@ -132,23 +132,23 @@ async def _stopped(task: asyncio.Task[datetime] | None) -> None:
         await asyncio.wait([task])
 
 
-def _doubles(good: Mapping[int, Definition]) -> dict[int, InvalidInput]:
+def _doubles(good: Mapping[int, Judged]) -> dict[int, InvalidInput]:
     """Those whose name an earlier one has."""
     seen: set[str] = set()
     found: dict[int, InvalidInput] = {}
-    for place, definition in good.items():
-        name = definition.name.lower()
+    for place, judged in good.items():
+        name = judged.definition.name.lower()
         if name in seen:
             found[place] = _name_taken("another job of this request has that name")
         seen.add(name)
     return found
 
 
-async def _taken(store: Store, fit: Mapping[int, Definition], tenant_id: int) -> dict[int, InvalidInput]:
+async def _taken(store: Store, fit: Mapping[int, Judged], tenant_id: int) -> dict[int, InvalidInput]:
     """Those whose names others have; their jobs may be gone again, and then nothing is wrong."""
-    known = await jobs.find_many(store, tenant_id, [d.name for d in fit.values()])
+    known = await jobs.find_many(store, tenant_id, [judged.definition.name for judged in fit.values()])
     message = "a job of that name exists already"
-    return {place: _name_taken(message) for place, definition in fit.items() if definition.name in known}
+    return {place: _name_taken(message) for place, judged in fit.items() if judged.definition.name in known}
 
 
 def _name_taken(message: str) -> InvalidInput:

@@ -11,6 +11,8 @@ from uuid import UUID
 from bellringer.errors import BellringerError
 from bellringer.jobs import Definition
 from bellringer.lifecycle import register
+from bellringer.lifecycle.judging import weigh
+from bellringer.lifecycle.rows import Judged
 from bellringer.store.jobs import Job
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
@@ -48,16 +50,16 @@ async def _together(
     store: Store, names: Names, wishes: Sequence[Wish], tenant_id: int, who: str
 ) -> dict[Wish, Outcome]:
     now = await store.now()
-    judged = await register.judge(store, names, [w.definition for w in wishes], tenant_id=tenant_id, now=now)
+    judged = await weigh(store, names, [w.definition for w in wishes], tenant_id=tenant_id, now=now)
     outcomes: dict[Wish, Outcome] = {}
-    good: list[tuple[Wish, Definition]] = []
-    for wish, definition in zip(wishes, judged, strict=True):
-        if isinstance(definition, BellringerError):
-            outcomes[wish] = definition
+    good: list[tuple[Wish, Judged]] = []
+    for wish, found in zip(wishes, judged, strict=True):
+        if isinstance(found, BellringerError):
+            outcomes[wish] = found
         else:
-            good.append((wish, definition))
+            good.append((wish, found))
     if good:
-        checked = [definition for _, definition in good]
+        checked = [found for _, found in good]
         ids = [wish.job_id for wish, _ in good]
         written = await register.enroll(store, names, checked, tenant_id=tenant_id, who=who, now=now, ids=ids)
         outcomes |= {wish: made.job() for (wish, _), made in zip(good, written, strict=True)}

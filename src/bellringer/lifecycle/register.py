@@ -15,7 +15,7 @@ from bellringer.jobs import Definition, check_name
 from bellringer.lifecycle import versions
 from bellringer.lifecycle.homes import check_homes, new_id, new_ids
 from bellringer.lifecycle.judging import stored_as, weigh
-from bellringer.lifecycle.rows import Judged, Row, judged_of, rows_of, shards_of, spec_of, written
+from bellringer.lifecycle.rows import Judged, Row, rows_of, shards_of, spec_of, written
 from bellringer.policies import Missed
 from bellringer.runs import Spec
 from bellringer.schedule import Schedule
@@ -251,27 +251,19 @@ async def _write(
     return await _put(store, names, checked, tenant_id, who, why, now)
 
 
-async def judge(
-    store: Store, names: Names, definitions: Sequence[Definition], *, tenant_id: int, now: datetime
-) -> list[Definition | InvalidInput]:
-    """Each definition as it would be stored, or what is wrong with it."""
-    weighed = await weigh(store, names, definitions, tenant_id=tenant_id, now=now)
-    return [found if isinstance(found, InvalidInput) else found.definition for found in weighed]
-
-
 async def enroll(
     store: Store,
     names: Names,
-    checked: Sequence[Definition],
+    checked: Sequence[Judged],
     *,
     tenant_id: int,
     who: str,
     now: datetime,
     ids: Sequence[UUID] | None = None,
 ) -> list[Written]:
-    """Create jobs of definitions that were judged, all or none; under new ids where none are given."""
-    ids = ids if ids is not None else await new_ids(names, checked)
-    fresh = [(job_id, 0, judged_of(d)) for job_id, d in zip(ids, checked, strict=True)]
+    """Create jobs of definitions that were judged together, all or none; under new ids where none are given."""
+    ids = ids if ids is not None else await new_ids(names, (judged.definition for judged in checked))
+    fresh = [(job_id, 0, judged) for job_id, judged in zip(ids, checked, strict=True)]
     return await _put(store, names, fresh, tenant_id, who, None, now)
 
 
@@ -339,10 +331,11 @@ async def _instants(store: Store, names: Names, schedule_ids: Iterable[int], aso
     first: dict[int, datetime] = {}
     soon: list[tuple[int, datetime]] = []
     for number in wanted:
-        following = known[number].next_after(asof)
+        following = names.following(number, asof)
         if following is not None:
             first[number] = following
-            soon.extend((number, instant) for instant in known[number].between(asof, asof + SOON))
+            if following <= asof + SOON:
+                soon.extend((number, instant) for instant in known[number].between(asof, asof + SOON))
     return Instants(asof=asof, first=first, soon=soon)
 
 

@@ -42,11 +42,6 @@ class Judged(NamedTuple):
     arguments: bytes  # as JSON
 
 
-def judged_of(d: Definition) -> Judged:
-    """Of a definition that was judged before."""
-    return Judged(d, alike(d), _arguments(d))
-
-
 async def rows_of(names: Names, checked: Sequence[tuple[UUID, int, Judged]], tenant_id: int) -> list[Row]:
     """One row for each id, expected revision and definition."""
     shards, regions = await names.shards(), await names.regions()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from datetime import datetime
 from difflib import get_close_matches
 from math import inf
 from time import monotonic
@@ -58,6 +59,7 @@ class Names:
         self._tasks: dict[str, int] = {}
         self._task_names: dict[int, str] = {}
         self._schedules: dict[int, Schedule] = {}
+        self._following: dict[int, tuple[datetime, datetime | None]] = {}
         self._rows: dict[Row, int] = {}
 
     @property
@@ -219,6 +221,16 @@ class Names:
             await calendars.load(self._store, found.values())
             self._schedules |= found
         return self._schedules
+
+    def following(self, number: int, moment: datetime) -> datetime | None:
+        """What a schedule that was read names first after a moment: from one of its instants to the next always the
+        same, so it is worked out once for all jobs that register meanwhile."""
+        since, found = self._following.get(number, (moment, moment))
+        if since <= moment and (found is None or moment < found):
+            return found
+        found = self._schedules[number].next_after(moment)
+        self._following[number] = (moment, found)
+        return found
 
     async def describe_tasks(self, tasks: Sequence[TaskDescription]) -> None:
         """Keep what a worker says about its tasks. A pool that their code asks for is one that jobs may name."""
