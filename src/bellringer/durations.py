@@ -46,6 +46,7 @@ def parse_duration(value: str | float | timedelta, *, what: str = "duration") ->
         raise _refusal(f"{what} has too many seconds to be counted") from None
 
 
+@lru_cache(maxsize=4096)
 def format_duration(value: timedelta) -> str:
     """Write a length of time in its shortest units, so that `parse_duration` gives it back."""
     rest = value // timedelta(microseconds=1)

@@ -118,6 +118,11 @@ def check_limit(number: object, what: str) -> int:
     return number
 
 
+_BASE: Final = timedelta(seconds=5)
+_CAP: Final = timedelta(minutes=15)
+_RETRY: Final = frozenset({"attempts", "base", "cap", "delays", "never_on"})
+
+
 @dataclass(frozen=True, slots=True)
 class Retry:
     """How many attempts a run gets, and how long it waits between them.
@@ -128,8 +133,8 @@ class Retry:
     """
 
     attempts: int = 3
-    base: timedelta = timedelta(seconds=5)
-    cap: timedelta = timedelta(minutes=15)
+    base: timedelta = _BASE
+    cap: timedelta = _CAP
     delays: tuple[timedelta, ...] = ()
     never_on: tuple[str, ...] = ()
 
@@ -137,8 +142,8 @@ class Retry:
         self,
         attempts: int | None = None,
         *,
-        base: str | float | timedelta = "5s",
-        cap: str | float | timedelta = "15m",
+        base: str | float | timedelta = _BASE,
+        cap: str | float | timedelta = _CAP,
         delays: Sequence[str | float | timedelta] = (),
         never_on: Sequence[type[BaseException] | str] = (),
     ) -> None:
@@ -168,11 +173,10 @@ class Retry:
 
     def to_document(self) -> dict[str, Any]:
         """What is stored: only what differs from the default."""
-        plain = Retry()
         document: dict[str, Any] = {"attempts": self.attempts}
-        if self.base != plain.base:
+        if self.base != _BASE:
             document["base"] = format_duration(self.base)
-        if self.cap != plain.cap:
+        if self.cap != _CAP:
             document["cap"] = format_duration(self.cap)
         if self.delays:
             document["delays"] = [format_duration(d) for d in self.delays]
@@ -187,11 +191,10 @@ class Retry:
             return cls(document)
         if not isinstance(document, dict):
             raise InvalidInput("retry must be a number of attempts or an object", pointer="/retry", code="type")
-        known = {"attempts", "base", "cap", "delays", "never_on"}
-        if unknown := sorted(set(document) - known):
+        if unknown := sorted(document.keys() - _RETRY):
             raise InvalidInput(
                 f"retry has no field {unknown[0]!r}",
-                hint=f"its fields are {', '.join(sorted(known))}",
+                hint=f"its fields are {', '.join(sorted(_RETRY))}",
                 pointer=f"/retry/{unknown[0]}",
                 code="unknown_field",
             )

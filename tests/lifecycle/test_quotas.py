@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from msgspec.structs import replace
 
 from bellringer.errors import PayloadTooLarge, QuotaExceeded
 from bellringer.jobs import Definition

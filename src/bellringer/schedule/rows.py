@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 from bellringer.durations import format_duration
 from bellringer.errors import InvalidSchedule
@@ -18,8 +17,7 @@ from bellringer.schedule.recurrence import Rrule, rrule, write_start
 Schedule = Cron | Rrule | Every | Delay | At
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(NamedTuple):
     """A schedule for storage: all that changes its instants, and nothing else, so that neither the seed of an `H`
     nor the name of a calendar is in it. A column without meaning for its kind is empty or false, never null.
     """

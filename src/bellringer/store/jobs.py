@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
@@ -59,8 +60,7 @@ class Registered:
     active_since: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class Job(msgspec.Struct, frozen=True, kw_only=True):
     """A job as it is stored."""
 
     job_id: UUID
@@ -339,11 +339,22 @@ async def _read(store: Store, rows: Sequence[asyncpg.Record]) -> list[Job]:
 def _job(row: asyncpg.Record) -> Job:
     values = {name: row[name] for name in row.keys() if name not in _NOT_OF_A_JOB}  # noqa: SIM118 - a record's own
     values["spec"] = msgspec.json.decode(row["spec"], type=Spec)
-    values["schedules"] = tuple(parse(document) for document in msgspec.json.decode(row["schedules"]))
+    values["schedules"] = _schedules(row["schedules"])
     values["schedule_ids"] = tuple(row["schedule_ids"])
-    values["catchup"] = Catchup.parse(msgspec.json.decode(row["catchup"]))
+    values["catchup"] = _catchup(row["catchup"])
     key, most = values.pop("limit_key"), values.pop("limit_most")
     values["limit"] = None if key is None else Limit(key, most)
     values["tags"] = tuple(row["tags"])
     values["routed"] = bool(row["routed"])  # of an old revision it is not known
     return Job(**values)
+
+
+@lru_cache(maxsize=4096)
+def _schedules(text: str) -> tuple[Schedule, ...]:
+    """Many jobs have the same, and it is read with each of them."""
+    return tuple(parse(document) for document in msgspec.json.decode(text))
+
+
+@lru_cache(maxsize=256)
+def _catchup(text: str) -> Catchup:
+    return Catchup.parse(msgspec.json.decode(text))

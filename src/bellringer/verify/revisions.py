@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple
 from datetime import datetime
 from functools import lru_cache
 from itertools import groupby
@@ -72,11 +71,11 @@ async def _numbers(connection: Connection, schedules: Iterable[Schedule]) -> Map
                 rows[schedule] = to_row(schedule)
             except InvalidSchedule:
                 continue
-    columns = list(zip(*{astuple(row) for row in rows.values()}, strict=True))
+    columns = list(zip(*set(rows.values()), strict=True))
     found = await connection.fetch(_SQL.schedules, *columns) if columns else []
     known = {tuple(row)[1:]: row[0] for row in found}
     return {
-        schedule: ALL if isinstance(schedule, At | Delay) else known.get(astuple(row), _UNKNOWN)
+        schedule: ALL if isinstance(schedule, At | Delay) else known.get(row, _UNKNOWN)
         for schedule, row in rows.items()
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import astuple, replace
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -211,7 +211,7 @@ def test_a_schedule_with_days_off_survives_its_row_and_its_document(shift: Shift
         assert parse(to_document(schedule)) == schedule
         row = to_row(schedule)
         assert row.calendar == f"{GERMAN.digest} {shift}"
-        again = from_row(*astuple(row))
+        again = from_row(*row)
         assert to_row(again) == row
         a, b = utc("2026-12-01"), utc("2027-01-31")
         assert list(again.between(a, b)) == list(schedule.between(a, b))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import astuple
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 
@@ -171,8 +170,8 @@ def test_the_latest_occurrence_is_the_last_of_the_list(
 @given(schedules)
 def test_a_schedule_survives_every_transport(schedule: Schedule) -> None:
     row = to_row(schedule)
-    assert from_row(*astuple(row)) == schedule
-    assert to_row(from_row(*astuple(row))) == row
+    assert from_row(*row) == schedule
+    assert to_row(from_row(*row)) == row
     assert parse(to_document(schedule)) == schedule
 
 

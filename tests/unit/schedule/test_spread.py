@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import astuple
 from datetime import UTC, datetime
 
 import pytest
@@ -84,7 +83,7 @@ def test_the_expression_is_kept_and_the_row_is_plain() -> None:
     assert parse(to_document(schedule)) == schedule
     row = to_row(schedule)
     assert "H" not in row.expression
-    again = from_row(*astuple(row))
+    again = from_row(*row)
     assert to_row(again) == row == to_row(cron(row.expression))
     assert list(again.between(NOW, NOW.replace(day=9))) == list(schedule.between(NOW, NOW.replace(day=9)))
 

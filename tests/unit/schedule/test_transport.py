@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
 from datetime import UTC, datetime
 
 import pytest
@@ -39,8 +38,8 @@ def test_a_schedule_survives_its_row_and_its_document(schedule: Schedule, docume
     assert to_document(schedule) == document
     assert parse(document) == schedule
     row = to_row(schedule)
-    assert from_row(*astuple(row)) == schedule
-    assert [type(value) for value in astuple(row)] == [str, str, str, str, bool, str, str]
+    assert from_row(*row) == schedule
+    assert [type(value) for value in row] == [str, str, str, str, bool, str, str]
 
 
 @pytest.mark.parametrize(
