@@ -47,6 +47,16 @@ def check_payload(value: object, *, pointer: str = "", limit: int = LIMIT, what:
     return data
 
 
+def rewrite(value: object, *, limit: int = LIMIT) -> bytes:
+    """What `check_payload` writes of a value that was read from JSON, strictly: its types and depth are right, so that
+    only its size and its text are left to check."""
+    try:
+        data = _encode(value)
+    except (UnicodeError, ValueError):
+        return check_payload(value, limit=limit)  # which says what is wrong
+    return data if len(data) <= limit and b"\\u0000" not in data else check_payload(value, limit=limit)
+
+
 def to_plain(value: object, *, pointer: str = "", limit: int = LIMIT, what: str = "") -> Any:
     """Give a copy of a value in plain JSON types, checked as `check_payload` checks."""
     return _decode(check_payload(value, pointer=pointer, limit=limit, what=what))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -14,11 +15,11 @@ from uuid import UUID
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bellringer.errors import InvalidInput, PayloadTooLarge
-from bellringer.payload import DEEPEST, check_payload, decode, scrub, to_plain
+from bellringer.payload import DEEPEST, LIMIT, check_payload, decode, rewrite, scrub, to_plain
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 plain = st.recursive(
@@ -202,3 +203,18 @@ def test_scrubbed_text_can_always_be_stored(text: Any) -> None:
 def test_scrubbing_leaves_good_text_alone() -> None:
     assert scrub("Zürich ⏰") == "Zürich ⏰"
     assert scrub("a\0b\ud800") == "a\\x00b\\ud800"
+
+
+@given(plain | st.text(), st.sampled_from([5, 40, LIMIT]))
+@example("a\0b", LIMIT)
+@example({"a\0": 1}, LIMIT)
+@example("\\u0000", LIMIT)
+@example(10**4000, LIMIT)
+def test_what_was_read_from_json_is_written_as_if_it_were_checked_in_full(value: object, limit: int) -> None:
+    def told(write: Callable[..., bytes]) -> tuple[object, ...]:
+        try:
+            return ("written", write({"args": [value]}, limit=limit))
+        except InvalidInput as error:
+            return (error.code, error.pointer, error.message)
+
+    assert told(rewrite) == told(check_payload)

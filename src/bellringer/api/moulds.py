@@ -17,7 +17,7 @@ from bellringer.wire.definitions import filled, task_of
 
 MOST: Final = 1_000  # kinds that are kept
 LARGEST: Final = 4096  # bytes of what jobs of a kind have in common
-_OWN: Final = frozenset({"name", "args", "kwargs", "payload"})  # what differs between jobs that are alike
+_OWN: Final = ("name", "args", "kwargs", "payload")  # what differs between jobs that are alike
 
 
 class _Mould(NamedTuple):
@@ -66,4 +66,7 @@ class Moulds:
 
 
 def _likeness(document: Mapping[str, Any]) -> bytes:
-    return msgspec.json.encode({key: value for key, value in document.items() if key not in _OWN})
+    common = dict(document)
+    for name in _OWN:
+        common.pop(name, None)
+    return msgspec.json.encode(common)

@@ -47,6 +47,8 @@ SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         "unix_socket_permissions": "0700",
         "wal_buffers": "16MB",
         "wal_level": "replica",
+        # A bulk writes tens of megabytes of log: what is written beside it need not be waited for when it commits.
+        "wal_writer_delay": "10ms",
     }
 )
 

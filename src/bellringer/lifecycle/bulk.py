@@ -37,7 +37,7 @@ async def create(
     atomic: bool,
 ) -> Outcomes:
     """What became of each; where all or none are wanted and one is refused, only the refusals are told."""
-    judged = await weigh(store, names, list(wanted.values()), tenant_id=tenant_id, now=now)
+    judged = await weigh(store, names, list(wanted.values()), tenant_id=tenant_id, now=now, from_json=True)
     outcomes: Outcomes = {}
     good: dict[int, Judged] = {}
     for place, found in zip(wanted, judged, strict=True):
@@ -95,7 +95,8 @@ async def create_together(
             try:
                 while batch is not None:
                     asof = await now()
-                    good = _all_good(await weigh(store, names, batch, tenant_id=tenant_id, now=asof), seen)
+                    weighed = await weigh(store, names, batch, tenant_id=tenant_id, now=asof, from_json=True)
+                    good = _all_good(weighed, seen)
                     ready = await register.readied(store, names, good, tenant_id=tenant_id, asof=asof)
                     if begun is not None:
                         made.append((begun[0], await begun[1]))

@@ -50,7 +50,7 @@ async def _together(
     store: Store, names: Names, wishes: Sequence[Wish], tenant_id: int, who: str
 ) -> dict[Wish, Outcome]:
     now = await store.now()
-    judged = await weigh(store, names, [w.definition for w in wishes], tenant_id=tenant_id, now=now)
+    judged = await weigh(store, names, [w.definition for w in wishes], tenant_id=tenant_id, now=now, from_json=True)
     outcomes: dict[Wish, Outcome] = {}
     good: list[tuple[Wish, Judged]] = []
     for wish, found in zip(wishes, judged, strict=True):

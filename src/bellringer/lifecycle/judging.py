@@ -6,14 +6,15 @@ import asyncio
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import chain
 
 from bellringer.errors import InvalidInput
-from bellringer.jobs import WORKFLOW, Definition, check_name
+from bellringer.jobs import HTTP, WORKFLOW, Definition, check_name
 from bellringer.lifecycle import versions
 from bellringer.lifecycle.homes import homeless
 from bellringer.lifecycle.rows import Judged, alike
 from bellringer.lifecycle.versions import Seen
-from bellringer.payload import check_payload
+from bellringer.payload import check_payload, rewrite
 from bellringer.schedule import Calendar, Schedule, resolved, seeded
 from bellringer.store import calendars
 from bellringer.store.names import Names
@@ -28,9 +29,13 @@ async def weigh(
     tenant_id: int,
     now: datetime,
     known: Collection[Schedule] = (),
+    from_json: bool = False,
 ) -> list[Judged | InvalidInput]:
-    """Each definition as it would be stored, with what was worked out on the way, or what is wrong with it."""
-    current = await calendars.current(store, tenant_id, (s for d in definitions for s in d.schedules))
+    """Each definition as it would be stored, with what was worked out on the way, or what is wrong with it.
+
+    `from_json`: their arguments were read from JSON, and not made by a program."""
+    schedules = {id(d.schedules): d.schedules for d in definitions}.values()  # those that are alike share them
+    current = await calendars.current(store, tenant_id, chain.from_iterable(schedules))
     limit = await names.payload_limit(tenant_id)
     good: dict[Hashable, int] = {}  # of these only names and arguments are left to check; a number is soon found again
 
@@ -46,7 +51,10 @@ async def weigh(
                     kind = good[likeness] = len(good)
                 else:
                     kind = alike(stored)
-            arguments = check_payload({"args": list(d.args), "kwargs": dict(d.kwargs)}, pointer="", limit=limit)
+            if from_json and d.task != HTTP:  # where to call was written anew, with its secret sealed
+                arguments = rewrite({"args": d.args, "kwargs": d.kwargs}, limit=limit)
+            else:
+                arguments = check_payload({"args": list(d.args), "kwargs": dict(d.kwargs)}, limit=limit)
         except InvalidInput as error:
             return error
         return Judged(stored, kind, arguments)
