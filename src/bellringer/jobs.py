@@ -115,8 +115,9 @@ class Definition:
             check_name(self.region, what="region", pointer="/region")
 
     def mould(self) -> Callable[[str, Sequence[Any], Mapping[str, Any]], Definition]:
-        """Makes the same for other names and arguments. In a bulk, `replace` would be a good part of the work."""
-        shared = vars(self)
+        """Makes the same for other names and arguments. In a bulk, `replace` would be a good part of the work. It may
+        be kept for long, so it keeps nothing of this one's own."""
+        shared = {name: value for name, value in vars(self).items() if name not in ("name", "args", "kwargs")}
 
         def cast(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Definition:
             made = object.__new__(Definition)

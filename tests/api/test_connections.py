@@ -107,6 +107,18 @@ async def test_a_body_that_comes_too_slowly(talk: Talk, monkeypatch: pytest.Monk
     assert refusals(answers) == [(408, "body_timeout")]
 
 
+async def test_a_body_that_came_in_time_may_be_read_slowly(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def slowly(data: bytes) -> Any:
+        await asyncio.sleep(0.8)
+        return bodies.parse(data)
+
+    monkeypatch.setattr(bodies, "PATIENCE", 0.3)
+    monkeypatch.setattr(bodies, "parse_aside", slowly)
+    head = HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(JOB)
+    [(status, told)] = await talk(head + JOB)
+    assert (status, told["body"]["name"]) == (202, "a")
+
+
 async def test_a_head_that_comes_byte_by_byte(talk: Talk) -> None:
     assert refusals(await talk(*[b"%c" % byte for byte in HEAD[:40]], pause=0.1)) == [(408, "head_timeout")]
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
-from typing import Any
+import weakref
+from collections.abc import Mapping
+from typing import Any, cast
 
 import httpx2
 import pytest
@@ -87,6 +90,46 @@ async def test_what_is_wrong_with_one_is_told_as_if_it_came_alone(
     if code is not None:
         first = answer.json()["errors"][0]
         assert (first["pointer"], first["code"]) == (pointer, code)
+
+
+class _Desk:
+    """A desk that knows of no defaults."""
+
+    def defaults_at_hand(self, _task: str) -> Mapping[str, Any]:
+        return {}
+
+    async def task_defaults(self, _task: str) -> Mapping[str, Any]:
+        return {}
+
+
+class _Arguments(dict[str, Any]):
+    """Arguments of which it can be told when nobody holds them any more."""
+
+
+async def test_a_mould_keeps_nothing_of_the_job_that_it_was_made_from() -> None:
+    kept = moulds.Moulds(cast(Any, _Desk()))
+    arguments = _Arguments(secret="s")
+    definition = await kept.definition({"name": "first", "kwargs": {"a": arguments}, **ALIKE})
+    seen = weakref.ref(arguments)
+    del definition, arguments
+    gc.collect()
+    assert seen() is None
+
+
+async def test_a_thousand_kinds_are_kept_and_the_oldest_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moulds, "MOST", 3)
+    kept = moulds.Moulds(cast(Any, _Desk()))
+
+    def kind(n: int) -> dict[str, Any]:
+        return {"name": f"job {n}", "task": "demo", "priority": n}
+
+    for n in (0, 1, 2, 0, 3):  # that the first is read anew does not make it newer than it is, nor empty the rest
+        await kept.definition(kind(n))
+    assert [moulds.Reading(kept).again(kind(n)) is not None for n in range(4)] == [False, True, True, True]
+    reading = moulds.Reading(kept)
+    for n in range(6):
+        assert reading.again(kind(n)) or await reading.first(kind(n))
+    assert all(reading.again(kind(n)) for n in range(6)), "one request has a mould for each of its kinds"
 
 
 async def test_a_mould_heeds_what_its_task_wants_now(

@@ -48,6 +48,29 @@ async def test_the_time_may_be_set_anew() -> None:
     assert loop.time() - began < LOOK + SLACK
 
 
+async def test_who_comes_just_in_time_is_not_ended() -> None:
+    async with Deadlines().within(30) as deadline:
+        deadline.look(asyncio.get_running_loop().time() + 60)  # it is over, and would be ended in the next turn
+        deadline.extend(30, LATE)
+        await asyncio.sleep(LOOK)
+
+
+async def test_another_event_loop_is_looked_at_too() -> None:
+    deadlines = Deadlines()
+
+    async def brief() -> None:
+        async with deadlines.within(30):
+            pass
+
+    async def long() -> None:
+        async with deadlines.within(0.1):
+            await asyncio.sleep(30)
+
+    await asyncio.to_thread(asyncio.run, brief())  # its loop ends before the look that it asked for
+    with pytest.raises(TimeoutError):
+        await long()
+
+
 async def test_who_is_late_is_told_so() -> None:
     with pytest.raises(Refused) as told:
         await _missed((0.0, LATE))

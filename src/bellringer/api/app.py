@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uuid_utils import uuid7
 
 from bellringer.api import docs, idempotency, metrics, openapi, problems
-from bellringer.api.calls import PATIENCE, Call, Service, reply
+from bellringer.api.calls import Call, Service, reply
 from bellringer.api.creating import Creating
 from bellringer.api.deadlines import Deadline
 from bellringer.api.door import CHANGES, HEADERS, NOBODY, Door, Settings
@@ -136,7 +136,7 @@ class _Endpoint:
                 hint=f"use {self._allowed}",
                 headers={"Allow": self._allowed},
             )
-        async with self._service.deadlines.within(PATIENCE) as deadline:
+        async with self._service.deadlines.within() as deadline:
             call = await self._admit(Request(scope, receive), operation, deadline)
             try:
                 response = await (

@@ -84,6 +84,7 @@ async def _receive(request: Request, deadline: Deadline, limit: int) -> bytes:
         if len(chunks) > limit:
             raise _too_large(limit)
         if not message.get("more_body", False):
+            deadline.extend()  # all that the caller had to send is here: from now on the server's time counts
             return bytes(chunks)
 
 

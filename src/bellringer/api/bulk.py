@@ -16,6 +16,7 @@ from bellringer.api import documents
 from bellringer.api.bodies import JSON, LARGE, NDJSON, check_count, check_media, parse
 from bellringer.api.calls import Call, reply
 from bellringer.api.idempotency import HEADER
+from bellringer.api.moulds import Reading
 from bellringer.api.operations import flag, operation
 from bellringer.api.problems import Refused
 from bellringer.api.targets import prepared
@@ -183,7 +184,7 @@ class _Reader:
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._moulds = call.service.moulds
+        self._reading = Reading(call.service.moulds)
 
     async def batches(self, items: Sequence[Any]) -> AsyncIterator[Sequence[Definition]]:
         """All of them, some at a time; what is wrong with one ends it."""
@@ -205,13 +206,13 @@ class _Reader:
             if place % 50 == 49:
                 await asyncio.sleep(0)  # others have their turn meanwhile
             try:
-                wanted[place] = self._moulds.again(item) or await self._first(item)
+                wanted[place] = self._reading.again(item) or await self._first(item)
             except InvalidInput as error:
                 faults[place] = error
         return wanted, faults
 
     async def _first(self, item: Any) -> Definition:
-        return await prepared(self._call, await self._moulds.definition(item))
+        return await prepared(self._call, await self._reading.first(item))
 
 
 def _all_faults(refused: Mapping[int, InvalidInput]) -> Faults:

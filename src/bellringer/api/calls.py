@@ -41,7 +41,6 @@ from bellringer.wire.overview import Setting
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-PATIENCE: Final = 9.0  # seconds to answer: less than clients wait, so that they learn the reason
 DEFAULT_LIMIT: Final = 50
 LIMITS: Final = range(1, 201)
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
@@ -89,10 +88,6 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     seal: bytes  # signs cursors
     still: Callable[[], Awaitable[bool]]  # whether the caller would be let in now, too: for answers that go on
 
-    def hurry(self) -> None:
-        """All that the caller had to send is here: from now on it is the server's time that counts."""
-        self.deadline.extend(PATIENCE)
-
     @property
     def names(self) -> Names:
         return self.service.names
@@ -117,17 +112,13 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     async def document(self) -> dict[str, Any]:
         """The body, read as the operation declares it."""
         terms = self.operation
-        document = await read_document(
+        return await read_document(
             self.request, self.deadline, media=tuple(terms.media), optional=terms.optional, limit=terms.largest
         )
-        self.hurry()
-        return document
 
     async def raw(self) -> bytes:
         """The body as it came, no longer than the operation takes."""
-        data = await read_bytes(self.request, self.deadline, self.operation.largest)
-        self.hurry()
-        return data
+        return await read_bytes(self.request, self.deadline, self.operation.largest)
 
     async def body(self, shape: type[S]) -> S:
         assert shape is self.operation.body, "the operation declares another body than its handler reads"

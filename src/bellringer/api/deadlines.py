@@ -11,6 +11,7 @@ from typing import Final, Self
 from bellringer.api.problems import Refused
 
 LOOK: Final = 0.1  # seconds between two looks
+PATIENCE: Final = 9.0  # seconds to answer: less than clients wait, so that they learn the reason
 
 
 class Deadlines:
@@ -18,17 +19,18 @@ class Deadlines:
 
     def __init__(self) -> None:
         self._under_way: set[Deadline] = set()
-        self._is_looking = False
+        self._looking: asyncio.AbstractEventLoop | None = None  # where the next look is due
 
-    def within(self, seconds: float) -> Deadline:
+    def within(self, seconds: float = PATIENCE) -> Deadline:
         """Bounds what is done inside it, as `asyncio.timeout` does."""
         return Deadline(self, seconds)
 
     def begin(self, deadline: Deadline) -> None:
         self._under_way.add(deadline)
-        if not self._is_looking:
-            self._is_looking = True
-            asyncio.get_running_loop().call_later(LOOK, self._look)
+        loop = asyncio.get_running_loop()
+        if self._looking is not loop:
+            self._looking = loop
+            loop.call_later(LOOK, self._look)
 
     def end(self, deadline: Deadline) -> None:
         self._under_way.discard(deadline)
@@ -37,13 +39,13 @@ class Deadlines:
         loop = asyncio.get_running_loop()
         for deadline in tuple(self._under_way):
             deadline.look(loop.time())
-        self._is_looking = bool(self._under_way)
-        if self._is_looking:
+        self._looking = loop if self._under_way else None
+        if self._looking is not None:
             loop.call_later(LOOK, self._look)
 
 
 class Deadline:
-    """One request's. What it means to miss it may change on the way: at first the caller is late, then we are."""
+    """One request's. What it means to miss it may change on the way: while a body comes, the caller is late."""
 
     __slots__ = ("_all", "_means", "_timeout", "_until")
 
@@ -53,14 +55,15 @@ class Deadline:
         self._until = asyncio.get_running_loop().time() + seconds
         self._means: Refused | None = None
 
-    def extend(self, seconds: float, means: Refused | None = None) -> None:
+    def extend(self, seconds: float = PATIENCE, means: Refused | None = None) -> None:
         """From now on; who misses it is told what it means, or that the server was too slow."""
         self._until = asyncio.get_running_loop().time() + seconds
         self._means = means
+        if self._timeout.when() is not None and not self._timeout.expired():
+            self._timeout.reschedule(None)  # it was over time, but is not ended yet: it has come just in time
 
     def look(self, moment: float) -> None:
-        if moment >= self._until and not self._timeout.expired():
-            self._until = float("inf")  # it is told once
+        if moment >= self._until and self._timeout.when() is None:
             self._timeout.reschedule(moment)
 
     async def __aenter__(self) -> Self:

@@ -1,5 +1,5 @@
-"""Reads that many requests share: what is asked for in one turn of the event loop is asked of the database once, and
-what does not change by itself is kept for a moment as it was answered: runs that have ended, and, where the API
+"""Reads that many requests share: what is asked for while a call is under way is asked of the database once, and what
+does not change by itself is kept for a moment as it was answered: runs that have ended, and, where the API
 processes share a cache, jobs at rest.
 """
 

@@ -9,7 +9,8 @@ from starlette.responses import Response
 
 from bellringer.access import Role
 from bellringer.api import documents
-from bellringer.api.calls import PATIENCE, Call, no_run, reply
+from bellringer.api.calls import Call, no_run, reply
+from bellringer.api.deadlines import PATIENCE
 from bellringer.api.logins import unauthenticated
 from bellringer.api.operations import number, operation
 from bellringer.api.runs import run_reply

@@ -1,4 +1,4 @@
-"""Bulk: many jobs are created in one call; all or none of them, or each for itself."""
+"""Bulk: many jobs, whose arguments were read from JSON, are created in one call; all or none, or each for itself."""
 
 from __future__ import annotations
 

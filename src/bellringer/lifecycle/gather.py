@@ -20,7 +20,8 @@ from bellringer.store.pool import Store
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wish:
-    """One job that somebody wants to create, and who acts, as the audit keeps it."""
+    """One job that somebody wants to create, with arguments that were read from JSON, and who acts, as the audit keeps
+    it."""
 
     job_id: UUID
     definition: Definition
