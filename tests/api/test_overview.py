@@ -201,7 +201,9 @@ async def test_a_paused_job_has_no_fires_to_come(api: httpx2.AsyncClient) -> Non
     assert (len(lane["fires"]), lane["more"]) == (60, True)
     await api.post(f"{API}/jobs/a/pause", json={})
     found = (await api.get(f"{API}/overview")).json()
-    assert (found["timeline"]["lanes"], found["jobs"]["paused"]["value"]) == ([], 1)
+    # Where ten seconds end between the two, what it was owed until its pause is born, and has a lane.
+    assert [fire for lane in found["timeline"]["lanes"] for fire in lane["fires"]] == []
+    assert found["jobs"]["paused"]["value"] == 1
 
 
 async def test_a_range_that_is_not_known_is_refused(api: httpx2.AsyncClient) -> None:
