@@ -35,6 +35,9 @@ async def test_what_is_done_in_time_is_left_alone() -> None:
     async with deadlines.within(LOOK * 3):
         await asyncio.sleep(LOOK)
     await asyncio.sleep(LOOK * 5)  # it would be ended now, if it were still looked at
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
 
 
 async def test_the_time_may_be_set_anew() -> None:
@@ -53,6 +56,9 @@ async def test_who_comes_just_in_time_is_not_ended() -> None:
         deadline.look(asyncio.get_running_loop().time() + 60)  # it is over, and would be ended in the next turn
         deadline.extend(30, LATE)
         await asyncio.sleep(LOOK)
+    task = asyncio.current_task()
+    assert task is not None
+    assert not task.cancelling()
 
 
 async def test_another_event_loop_is_looked_at_too() -> None:

@@ -51,10 +51,7 @@ async def weigh(
                     kind = good[likeness] = len(good)
                 else:
                     kind = alike(stored)
-            if from_json and d.task != HTTP:  # where to call was written anew, with its secret sealed
-                arguments = rewrite({"args": d.args, "kwargs": d.kwargs}, limit=limit)
-            else:
-                arguments = check_payload({"args": list(d.args), "kwargs": dict(d.kwargs)}, limit=limit)
+            arguments = _arguments(d, limit, from_json=from_json)
         except InvalidInput as error:
             return error
         return Judged(stored, kind, arguments)
@@ -76,6 +73,12 @@ async def weigh(
         unknown.get(j.definition.pool) or nowhere.get(j.definition.region) or j if isinstance(j, Judged) else j
         for j in outcomes
     ]
+
+
+def _arguments(d: Definition, limit: int, *, from_json: bool) -> bytes:
+    if from_json and d.task != HTTP:  # where to call was written anew, with its secret sealed
+        return rewrite({"args": d.args, "kwargs": d.kwargs}, limit=limit)
+    return check_payload({"args": list(d.args), "kwargs": dict(d.kwargs)}, limit=limit)
 
 
 async def _versioned(
