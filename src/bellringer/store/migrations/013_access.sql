@@ -50,11 +50,11 @@ end $$;
 -- What a statement did to the jobs of a shard: how many more there are than before, and how many fires a minute more.
 create type job_growth as (tenant_id integer, shard smallint, jobs bigint, fires double precision);
 
--- How often a job of these schedules, or with that delay, fires in a minute.
-create function fires_of(p_schedules integer[], p_delay interval) returns double precision
-language sql stable set search_path = bellringer, pg_temp as $$
+-- How often a job of these schedules, or with that delay, fires in a minute. A table of one row, which becomes a part of the
+-- statement that asks: a plain function would be called, at 20 µs for each kind of job in a bulk.
+create function fires_of(p_schedules integer[], p_delay interval) returns table (fires double precision) language sql stable as $$
   select coalesce(60 / nullif(extract(epoch from p_delay)::float8, 0), 0)
-       + coalesce((select sum(s.fires_per_minute) from schedules s where s.schedule_id = any (p_schedules)), 0)
+       + coalesce((select sum(s.fires_per_minute) from bellringer.schedules s where s.schedule_id = any (p_schedules)), 0)
 $$;
 
 -- Counts what a statement did to jobs: one upsert, in the order of the shards, so that two of these never wait for each
@@ -93,14 +93,14 @@ declare
   place smallint := pg_current_xact_id()::text::bigint % 64;
 begin
   perform count_jobs(s.grown) from (select array(
-    select row(g.tenant_id, place, sum(g.jobs), sum(g.fires))::job_growth from (
-      select k.tenant_id, jsonb_array_length(k.jobs) as jobs,
-             case when k.enabled then jsonb_array_length(k.jobs) * fires_of(k.schedule_ids, k.delay * interval '1 second') else 0 end as fires
+    select row(g.tenant_id, place, sum(g.jobs), sum(case when g.enabled then g.jobs * f.fires else 0 end))::job_growth from (
+      select k.tenant_id, jsonb_array_length(k.jobs) as jobs, k.enabled, k.schedule_ids, k.delay * interval '1 second' as delay
       from jsonb_to_recordset(p_jobs) k (tenant_id integer, expected integer, enabled boolean, schedule_ids integer[],
            delay double precision, jobs jsonb) where k.expected = 0
       union all
-      select j.tenant_id, 1, case when j.enabled then fires_of(j.schedule_ids, j.delay) else 0 end
+      select j.tenant_id, 1, j.enabled, j.schedule_ids, j.delay
       from unnest(p_old) u (id) cross join lateral (select * from jobs j where j.job_id = u.id and j.created_at = p_at offset 0) j) g
+    cross join lateral fires_of(g.schedule_ids, g.delay) f
     group by g.tenant_id) as grown) s
   where cardinality(s.grown) > 0;
 end $$;
@@ -109,13 +109,14 @@ create function count_changed_jobs() returns trigger
 language plpgsql security definer set search_path = bellringer, pg_temp set plan_cache_mode = force_generic_plan as $$
 begin
   perform count_jobs(s.grown) from (select array(
-    select row(k.tenant_id, k.shard, sum(k.jobs), sum(k.active * fires_of(k.schedule_ids, k.delay)))::job_growth
+    select row(k.tenant_id, k.shard, sum(k.jobs), sum(k.active * f.fires))::job_growth
     from (select tenant_id, shard, schedule_ids, delay, sum(sign) as jobs,
                  coalesce(sum(sign) filter (where paused_at is null and enabled), 0) as active
           from (select tenant_id, shard, schedule_ids, delay, deleted_at, paused_at, enabled, 1 as sign from after
                 union all
                 select tenant_id, shard, schedule_ids, delay, deleted_at, paused_at, enabled, -1 from before) j
           where deleted_at is null group by tenant_id, shard, schedule_ids, delay) k
+    cross join lateral fires_of(k.schedule_ids, k.delay) f
     where k.jobs <> 0 or k.active <> 0 group by k.tenant_id, k.shard) as grown) s
   where cardinality(s.grown) > 0;
   return null;
