@@ -34,7 +34,8 @@ T = TypeVar("T")
 
 PATIENCE: Final = 30.0  # seconds: ten thousand jobs take longer than one, above all beside other work
 FIRST: Final = 200  # jobs that the database creates while the next are read: few, so that it begins soon
-BATCH: Final = 2_500  # … later, each time twice as many: to read a job takes half as long as to create it
+GROWTH: Final = 3  # … each time so many times as many: to create a job takes that much longer than to read it …
+BATCH: Final = 2_500  # … up to so many
 # A thread of its own: who waits for it may hold the locks of all shards, and the others may be busy for seconds.
 _OPENING: Final = ThreadPoolExecutor(1, "bulk")
 _KEYS: Final = (b'"items"', b'"atomic"')
@@ -72,6 +73,7 @@ async def create(call: Call) -> Response:
             await call.service.wake(HANDS)
             if is_brief:
                 answer = BulkCreated(created=len(items), failed=0)
+                asyncio.get_running_loop().call_soon(_forget, items, made)
                 return reply(msgspec.structs.replace(answer, job_ids=made.ids()), 201)
             return _answer(len(items), dict(enumerate(made.written())), is_brief=False, atomic=True)
         if texts is not None:
@@ -93,6 +95,10 @@ async def create(call: Call) -> Response:
         raise _all_faults(refused)
     await call.service.wake(HANDS)
     return _answer(len(items), {**outcomes, **faults}, is_brief=is_brief, atomic=atomic)
+
+
+def _forget(*_: object) -> None:
+    """To let go of thousands of jobs takes longer than to answer: it is done when the answer is out."""
 
 
 def _check(call: Call, wish: str | None) -> None:
@@ -197,7 +203,7 @@ class _Reader:
             if faults:
                 raise next(iter(faults.values()))
             yield list(wanted.values())
-            start, many = start + many, min(2 * many, BATCH)
+            start, many = start + many, min(GROWTH * many, BATCH)
 
     async def definitions(self, items: Sequence[Any]) -> tuple[dict[int, Definition], dict[int, InvalidInput]]:
         wanted: dict[int, Definition] = {}
