@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import platform
 import socket
 import subprocess
 import sys
@@ -42,6 +43,7 @@ class Api:
     which depends less on the machine. `stolen` is the part of the processors that the host took meanwhile."""
 
     process: str
+    python: str
     connections: int
     floor: dict[str, Any]
     create: dict[str, Any]
@@ -74,6 +76,7 @@ async def api(dsn: str, jobs: int, seconds: float, connections: int, bulks: int)
     floor = idle.most.seen
     return Api(
         process="the API alone, one process",
+        python=platform.python_version(),
         connections=connections,
         floor=_all(idle, floor),
         create=_figures(made, floor),
