@@ -113,7 +113,7 @@ class Dev:
         assert self.process is not None
         (os.killpg if group else os.kill)(self.pid, number)
         try:
-            return self.process.wait(80)  # the database writes all to its disk, which others may keep busy
+            return self.process.wait(40)  # the database writes all to its disk, which others may keep busy
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still there: {self.left_behind()}; it said: {self.said.read_text()}") from None
 
@@ -173,6 +173,15 @@ def test_the_demo_runs_is_quiet_stops_cleanly_and_is_found_again(dev: Dev) -> No
     assert dev.left_behind() == []
 
 
+@pytest.fixture
+def hang_ups() -> Iterator[None]:
+    """What a test starts heeds hang-ups, also where the tests run under nohup: to ignore them is inherited."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.usefixtures("hang_ups")
 def test_after_kill_9_of_everything_the_next_start_goes_on(dev: Dev) -> None:
     (dev.folder / "app.py").write_text(APP)
     dev.start("app.py")
