@@ -12,11 +12,13 @@ import pytest
 
 from bellringer.errors import Conflict, InvalidInput, NotFound
 from bellringer.jobs import Definition, shard_of
+from bellringer.lifecycle import register
 from bellringer.lifecycle.homes import new_ids
 from bellringer.policies import Misfire, Overlap, Retry
 from bellringer.runs import State
-from bellringer.schedule import cron, every
+from bellringer.schedule import at, cron, every
 from bellringer.store import history, jobs
+from bellringer.store.scope import ScopedStore
 
 if TYPE_CHECKING:
     from tests.lifecycle.conftest import Bench
@@ -103,6 +105,23 @@ async def test_a_job_gets_what_a_hand_that_runs_ahead_has_passed_already_once(be
     await bench.set_clock(bench.after(5))
     await bench.tick_all()
     assert await bench.fired(late) == [1, 2, 3, 4, 5]
+
+
+async def test_beside_jobs_that_are_due_soon_the_others_are_not_looked_at_again(bench: Bench) -> None:
+    await bench.share_shard()
+    await bench.job("first", every("1s"))
+    await bench.tick_all(lead=3)
+    soon, once = bench.definition("soon", every("1s")), bench.definition("once", at(bench.after(60)))
+    alike = bench.definition("later", cron("0 3 * * *"))
+    later = [replace(alike, name=f"later {n}") for n in range(200)]
+    store = ScopedStore(bench.store, None, None)
+    async with store.transaction():
+        made = await register.register(store, bench.names, [*later, soon, once], tenant_id=bench.tenant, who="me")
+        read = await store.pool.fetchval("select idx_tup_fetch from pg_stat_xact_user_tables where relname = 'jobs'")
+    assert read < 30
+    assert await bench.fired(made[-2].job_id) == await bench.queued(made[-2].job_id) == [1, 2, 3]
+    assert await bench.timers(made[-1].job_id) == [60]
+    assert await bench.fired(made[0].job_id) == await bench.timers(made[0].job_id) == []
 
 
 @pytest.mark.parametrize("side", ["before the cursor", "behind the cursor"])

@@ -213,9 +213,8 @@ begin
   order by 1, 2
   on conflict do nothing;
 
-  if cardinality(k_schedule) = 0 and not p_waits then return; end if;
-  ids := p_old || array(select job_id from jobs_of(p_new) where expected = 0);
   if cardinality(k_schedule) > 0 then
+  ids := p_old || array(select job_id from jobs_of(p_new) where expected = 0 and schedule_ids && k_schedule);
   with born as (
     insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, revision, shard, pool_id, priority, cause, born_as)
     select m.job_id, k.at, 0, p_at, 0, m.tenant_id, m.task_id, m.revision, m.shard, m.pool_id, m.priority, 'schedule', 'queued'
@@ -238,6 +237,8 @@ begin
   perform pass_over(ids);
   end if;
 
+  if not p_waits then return; end if;
+  ids := p_old || array(select job_id from jobs_of(p_new) where expected = 0 and (once_at is not null or delay is not null));
   insert into timers (job_id, scheduled_for, slot, due_at, shard, pool_id, priority, tenant_id, task_id, revision, cause, rearms)
   select j.job_id, w.at, 0, w.at, j.shard, j.pool_id, j.priority, j.tenant_id, j.task_id, j.revision, 'schedule', j.delay is not null
   from unnest(ids) u (id) cross join lateral (select * from jobs j where j.job_id = u.id offset 0) j
