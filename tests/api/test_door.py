@@ -83,7 +83,7 @@ async def test_a_key_opens_the_door_and_history_names_it(opened: Opened, store: 
         assert created.status_code in {201, 202}
         assert (await api.get(JOBS, headers=by(key))).status_code == 200
         assert (await api.get("/healthz")).status_code == 200  # no login for this
-    assert await store.pool.fetchval("select who from job_revisions") == "key:editor"
+    assert await store.pool.fetchval("select who from jobs") == "key:editor"
     used = await store.pool.fetchval("select last_used_at from api_keys")
     assert used is not None
 
@@ -295,7 +295,7 @@ async def test_a_token_of_the_issuer_opens_the_door_of_its_tenant(opened: Opened
         assert [status for status, _, _ in told] == [401] * 4
         nothing = bare(await api.get(JOBS))
         assert all(one == nothing for one in told)
-    assert await store.pool.fetchval("select who from job_revisions") == "user:ada"
+    assert await store.pool.fetchval("select who from jobs") == "user:ada"
 
 
 async def test_a_tenants_rate_is_told_and_kept(opened: Opened, store: Store, clock: Clock) -> None:

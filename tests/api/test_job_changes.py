@@ -111,7 +111,7 @@ async def test_an_old_definition_holds_again(api: httpx2.AsyncClient, store: Sto
     assert (newest["what"], newest["why"]) == ("changed", "rolled back to revision 1")
     assert (await api.post(f"{JOBS}/nightly/rollback", json={"revision": 9})).status_code == 404
     await store.pool.execute(
-        "update job_revisions set common = jsonb_set(common, '{schedules}', $1) where revision = 1",
+        "update job_revisions set definition = jsonb_set(definition, '{schedules}', $1) where revision = 1",
         '[{"moon": "full"}]',
     )
     broken = await api.post(f"{JOBS}/nightly/rollback", json={"revision": 1})

@@ -273,8 +273,9 @@ class Bench:
         """
         complaints = []
         revisions: dict[UUID, list[tuple[datetime, timedelta | None]]] = {}
-        for row in await self.sql("select job_id, effective_at, common from job_revisions order by job_id, revision"):
-            definition = json.loads(row["common"])
+        kept = "select job_id, r.* from jobs cross join lateral revisions_of(job_id) r order by job_id, r.revision"
+        for row in await self.sql(kept):
+            definition = json.loads(row["definition"])
             active = not definition.get("paused_at") and not definition.get("deleted_at")
             every = parse_duration(definition["schedules"][0]["every"]) if active else None
             revisions.setdefault(row["job_id"], []).append((row["effective_at"], every))

@@ -309,7 +309,7 @@ async def test_an_instant_is_judged_by_the_schedule_of_its_time(bench: Bench) ->
 
 async def test_history_past_retention_is_said_to_be_dropped(bench: Bench) -> None:
     job_id = await bench.job("job", every("1h"))
-    await bench.sql("update job_revisions set effective_at = effective_at - interval '60 days'")
+    await bench.sql("update jobs set updated_at = updated_at - interval '60 days'")
     await bench.sql("update cluster set made_at = made_at - interval '60 days'")
     asked = bench.noon - timedelta(days=40)
     assert codes(await of_job(bench, job_id, asked.isoformat())) == ["forgotten"]

@@ -73,7 +73,7 @@ async def test_what_is_expected_is_kept_and_told(bench: Bench) -> None:
     stored = await bench.read(job)
     assert (stored.expected_duration, stored.routed, stored.pool) == (5 * MINUTE, True, "long")
     assert await told(bench, job) == ["nobody named its pool; it goes to long, as it is expected to take 5m"]
-    [revision] = await bench.sql("select r.definition from job_revisions r where job_id = $1", job)
+    [revision] = await bench.sql("select definition from revisions_of($1)", job)
     assert json.loads(revision["definition"])["routed"] is True
 
 
@@ -115,7 +115,7 @@ async def test_a_job_that_takes_long_is_moved_with_all_that_waits(bench: Bench) 
     stored = await bench.read(job)
     assert (stored.pool, stored.revision, stored.routed) == ("long", 2, True)
     assert stored.learned_at is not None
-    [revision] = await bench.sql("select what, who, why from job_revisions where job_id = $1 and revision = 2", job)
+    [revision] = await bench.sql("select what, who, why from revisions_of($1) where revision = 2", job)
     assert tuple(revision) == ("changed", "learned from its runs", "its runs usually take 1m30s")
     [entry] = await bench.sql("select who, action from audit where target = $1 and revision = 2", str(job))
     assert tuple(entry) == ("learned from its runs", "job.changed")

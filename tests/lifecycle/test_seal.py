@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from bellringer.jobs import Definition
+from bellringer.lifecycle.control import pause
 from bellringer.lifecycle.prune import Retention, prune
 from bellringer.lifecycle.register import register
 from bellringer.lifecycle.seal import seal, verify
@@ -22,6 +23,11 @@ async def changes(store: Store, names: Names, count: int, prefix: str = "bell") 
         Definition(name=f"{prefix} {n}", task="demo", schedules=(parse({"every": "1h"}),)) for n in range(count)
     ]
     await register(store, names, definitions, tenant_id=1, who="me")
+
+
+async def pause_all(store: Store) -> None:
+    for row in await store.pool.fetch("select job_id from jobs"):
+        await pause(store, row["job_id"], tenant_id=1, who="me", reason="rest", until=None)
 
 
 async def seal_all(store: Store, most: int = 10) -> int:
@@ -58,8 +64,8 @@ TAMPERINGS = {
     f"delete from audit where audit_id = {ONE}": "there are",
     "insert into audit (tx, at, tenant_id, who, action, kind, target)"
     " values ('3', now(), 1, 'x', 'x', 'x', 'x')": "more",
-    "update job_revisions set common = jsonb_set(common, '{priority}', '9')"
-    f" where job_id = (select target::uuid from audit where audit_id = {ONE})": "definition",
+    f"update jobs set priority = 9 where job_id = (select target::uuid from audit where audit_id = {ONE})": "definition",
+    "update job_revisions set definition = jsonb_set(definition, '{priority}', '9')": "definition",
     "update audit_seals set hash = prev_hash where seal_id = 2": "changed",
     "update audit_seals set prev_hash = hash where seal_id = 2": "build on",
     "delete from audit_seals where seal_id = 2": "build on",
@@ -71,14 +77,33 @@ async def test_tampering_is_found_and_the_first_seal_is_named(
     store: Store, names: Names, tampering: str, words: str
 ) -> None:
     await changes(store, names, 25)
+    await pause_all(store)
     await seal_all(store)
     connection = await connect(store.dsn)
     await connection.execute("set session_replication_role = replica")  # an owner can switch the triggers off
     assert not (await connection.execute(tampering)).endswith(" 0")
     await connection.close()
     found = await verify(store)
-    assert found.broken in (1, 2, 3)
+    assert found.broken in (1, 2, 3, 4, 5)
     assert words in found.why
+
+
+async def test_what_a_job_was_is_sealed_the_same_before_and_after_it_is_changed(store: Store, names: Names) -> None:
+    """While it is the job, and when it has become a revision; wherever whoever reads it is."""
+    await changes(store, names, 5)
+    await seal_all(store)
+    await store.pool.execute("update jobs set starts_at = starts_at")  # no revision, so no entry
+    await pause_all(store)
+    await seal_all(store)
+    found = await verify(store)
+    assert (found.broken, found.unsealed) == (None, 0)
+    far = await connect(store.dsn)
+    await far.execute("set timezone = 'Asia/Tokyo'; set intervalstyle = 'iso_8601'")
+    told = "select definition_of(j)::text from jobs j order by job_id"
+    paused = [row[0] for row in await far.fetch(told)]
+    await far.close()
+    assert paused == [row[0] for row in await store.pool.fetch(told)]
+    assert "paused_at" in paused[0]
 
 
 async def test_an_entry_that_commits_late_is_not_passed_over(store: Store, names: Names) -> None:

@@ -21,8 +21,8 @@ from bellringer.store.scope import ScopedStore
 ACTOR = '{"who": "key:deploy", "origin": "192.0.2.7", "request_id": "req1"}'
 LAST = 1 << 62
 
-# Tables that people change, and those whose changes are told of otherwise: jobs by their revisions, runs by notes.
-AUDITED = {"job_revisions", "tenants", "pools", "calendars", "freezes", "api_keys", "secrets", "webhook_endpoints"}
+# Tables that people change. What is done to runs is noted where it is done.
+AUDITED = {"jobs", "tenants", "pools", "calendars", "freezes", "api_keys", "secrets", "webhook_endpoints"}
 AUDITED |= {"backfills", "operations", "workers"}
 
 

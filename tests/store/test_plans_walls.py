@@ -30,9 +30,9 @@ insert into jobs (job_id, tenant_id, shard, name, task_id, spec, pool_id, priori
   select md5('job' || n)::uuid, 1 + n % 3, n % 64, 'job ' || n, 1, '{{}}', 1, 5, 'fire_once', 'allow', '{NOW}', '{NOW}',
          case when n % 1000 = 2 then '[{{"cron": "0 9 * * *", "calendar": "office"}}]'::jsonb else '[]' end
   from generate_series(1, {MANY}) n;
-insert into job_revisions (job_id, revision, effective_at, what, who, common, own)
-  select job_id, r, '{NOW}', 'changed', 'me', jsonb_build_object('tenant_id', tenant_id), '{{}}'
-  from jobs, generate_series(1, 2) r;
+insert into job_revisions (job_id, revision, effective_at, what, who, definition)
+  select job_id, r, '{NOW}', 'changed', 'me', jsonb_build_object('tenant_id', tenant_id)
+  from jobs, generate_series(-1, 0) r;
 insert into gaps (job_id, from_at, to_at, reason, recorded_at)
   select job_id, '{NOW}', timestamptz '{NOW}' + interval '1 s', 'paused', '{NOW}' from jobs;
 insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, shard, pool_id, priority, cause,

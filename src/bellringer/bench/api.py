@@ -178,7 +178,7 @@ def document(name: str, n: int) -> dict[str, Any]:
 async def _prove(store: Store, jobs: int) -> None:
     row = await store.pool.fetchrow(
         "select count(*) as jobs, (select count(*) from members) as members,"
-        " (select count(*) from job_revisions) as revisions from jobs"
+        " (select count(*) from audit where action = 'job.created') as audited from jobs"
     )
     if row is None or set(row.values()) != {jobs}:
         raise AssertionError(f"{jobs} jobs were created, and the tables hold {dict(row or {})}")

@@ -69,7 +69,7 @@ async def _main(plain: str, audited: str) -> dict[str, dict[str, float]]:
     bare, full = await Store.open(plain), await Store.open(audited)
     scope = await open_tenants(audited)
     try:
-        await bare.pool.execute("alter table job_revisions disable trigger audited")
+        await bare.pool.execute("alter table jobs disable trigger audited_start")
         names, other = Names(full), Names(bare)
         create = await _measure(
             {

@@ -54,9 +54,10 @@ delete from breakers where changed_at < $1
 -- it may be rolled back; one that is deleted needs them no more.
 delete from secrets s where coalesce(s.needed_until, s.changed_at) < $1
   and not exists (select 1 from webhook_endpoints w where w.tenant_id = s.tenant_id and w.secret_id = s.secret_id)
+  and not exists (select 1 from jobs j where j.spec #>> '{kwargs,secret,id}' = s.secret_id and (j.deleted_at is null or j.deleted_at >= $1))
   and not exists (
     select 1 from job_revisions r join jobs j using (job_id)
-    where r.own #>> '{spec,kwargs,secret,id}' = s.secret_id and (j.deleted_at is null or j.deleted_at >= $1))
+    where r.definition #>> '{spec,kwargs,secret,id}' = s.secret_id and (j.deleted_at is null or j.deleted_at >= $1))
 
 -- name: is_told
 select exists (select 1 from webhook_endpoints where tenant_id = $1 and endpoint_id = $2 and enabled)

@@ -11,10 +11,10 @@ order by name_key limit $4
 -- The first revision that brought each of them, among the newest $2.
 select v.version, v.revision, o.effective_at, o.who
 from (select n.version, min(n.revision) as revision from (
-        select (o.own #>> '{spec,graph}')::integer as version, o.revision from job_revisions o
-        where o.job_id = $1 order by o.revision desc limit $2) n
+        select (o.definition #>> '{spec,graph}')::integer as version, o.revision from revisions_of($1) o
+        order by o.revision desc limit $2) n
       where n.version is not null group by n.version) v
-join job_revisions o on o.job_id = $1 and o.revision = v.revision
+join revisions_of($1) o on o.revision = v.revision
 order by v.revision desc
 
 -- name: graph

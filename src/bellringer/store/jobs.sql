@@ -51,15 +51,15 @@ select job_id, name_key, is_stop from bellringer.list_jobs($1, $2, $3, $4, $5, $
 update queue set cancel_requested = true where job_id = $1 and tenant_id = $2 and (worker_id is not null or blocked & 128 = 128)
 
 -- name: lapsed
--- Pauses whose time is over.
-select job_id, tenant_id from jobs where paused_until <= bellringer.now() and paused_until is not null limit $1
+-- Pauses whose time is over, the first first: so it is their index that is read, whatever the planner believes.
+select job_id, tenant_id from jobs where paused_until <= bellringer.now() and paused_until is not null order by paused_until limit $1
 
 -- name: revisions
-select o.revision, o.effective_at, o.what, o.who, o.why, o.definition from job_revisions o where o.job_id = $1 order by o.revision desc limit $2
+select revision, effective_at, what, who, why, definition from revisions_of($1) order by revision desc limit $2
 
 -- name: revisions_before
-select revision, effective_at, what, who, why from job_revisions
-where job_id = $1 and ($2::integer is null or revision < $2) order by revision desc limit $3
+select revision, effective_at, what, who, why from revisions_of($1)
+where $2::integer is null or revision < $2 order by revision desc limit $3
 
 -- name: revision
 -- A job as it was: its row is made again out of the revision, and read as any other.
@@ -69,9 +69,9 @@ select o.revision, o.effective_at, o.what, o.who, o.why,
        j.starts_at, j.ends_at, j.enabled, j.paused_at, j.paused_by, j.paused_reason, j.paused_until, j.owner, j.tags, s.region,
        j.created_at, j.updated_at, j.once_at, j.delay, j.expected_duration, j.routed, j.learned_at, null::timestamptz as next_at, null::timestamptz as timer_at,
        coalesce((select g.nodes from graphs g where g.graph_id = (j.spec ->> 'graph')::integer), 0) as nodes
-from job_revisions o cross join lateral jsonb_populate_record(null::bellringer.jobs, o.definition || jsonb_build_object(
-  'job_id', o.job_id, 'created_at', o.effective_at, 'updated_at', o.effective_at)) j
+from revisions_of($1) o cross join lateral jsonb_populate_record(null::bellringer.jobs, o.definition || jsonb_build_object(
+  'job_id', $1, 'created_at', o.effective_at, 'updated_at', o.effective_at)) j
 left join leases s on s.shard = j.shard
 join tasks t on t.task_id = j.task_id join pools p on p.pool_id = j.pool_id
 left join limits l on l.key_id = j.key_id and l.key not like 'job %'
-where o.job_id = $1 and o.revision = $2 and j.tenant_id = $3
+where o.revision = $2 and j.tenant_id = $3

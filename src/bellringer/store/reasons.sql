@@ -90,7 +90,7 @@ select r.definition, b.backfill_id, b.state as backfill_state, b.made, b.total, 
          or to_regclass('runs_' || to_char(bellringer.day_of($2::timestamptz), 'YYYYMMDD')) is not null as kept
 from cluster c
 left join lateral (
-  select o.definition from job_revisions o where o.job_id = $1 and o.effective_at < $2 order by o.revision desc limit 1) r on true
+  select o.definition from revisions_of($1) o where o.effective_at < $2 order by o.revision desc limit 1) r on true
 left join lateral (
   select * from (select * from gaps where job_id = $1 and from_at <= $2 order by from_at desc limit 100) o
   where o.to_at > $2 limit 1) g on true

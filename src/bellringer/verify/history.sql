@@ -21,13 +21,18 @@ order by job_id limit $7
 
 -- name: revisions
 -- The times of revisions never go back here: each is the beginning of a transaction, of which two may have crossed.
--- Only what changes the instants is taken: arguments may be large, and stand apart.
-select job_id, revision, since, until, common ->> 'schedules' as schedules,
-       (common ->> 'enabled')::boolean and common ->> 'deleted_at' is null as lives, common ->> 'paused_at' is not null as paused,
-       (common ->> 'starts_at')::timestamptz as starts_at, (common ->> 'ends_at')::timestamptz as ends_at
-from (select job_id, revision, common, since, lead(since) over (partition by job_id order by revision) as until
-      from (select job_id, revision, common, max(effective_at) over (partition by job_id order by revision) as since
-            from job_revisions where job_id = any ($1::uuid[])) r) s
+-- Only what changes the instants is taken, in one look at each document: arguments may be large.
+select job_id, revision, since, until, schedules, lives, paused, starts_at, ends_at
+from (select *, lead(since) over (partition by job_id order by revision) as until
+      from (select *, max(effective_at) over (partition by job_id order by revision) as since
+            from (select job_id, revision, effective_at, d.schedules, d.enabled and d.deleted_at is null as lives, d.paused_at is not null as paused,
+                         d.starts_at, d.ends_at
+                  from job_revisions cross join lateral jsonb_to_record(definition) d (
+                    schedules text, enabled boolean, deleted_at text, paused_at text, starts_at timestamptz, ends_at timestamptz)
+                  where job_id = any ($1::uuid[])
+                  union all
+                  select job_id, revision, updated_at, schedules::text, enabled and deleted_at is null, paused_at is not null, starts_at, ends_at
+                  from jobs where job_id = any ($1::uuid[])) o) r) s
 where until is null or until > $2::timestamptz - interval '1 minute'
 order by job_id, revision
 

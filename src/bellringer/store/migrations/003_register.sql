@@ -252,14 +252,6 @@ begin
   on conflict do nothing;
 end $$;
 
--- A definition, in its two parts. What is null is left out: that is half of the columns, in every revision of every job.
-create function common_of(j jobs) returns jsonb language sql stable as $$
-  select jsonb_strip_nulls(to_jsonb(j) - '{job_id, name_key, created_at, updated_at, revision, shard, name, spec, schedules, catchup}'::text[])
-      || jsonb_build_object('schedules', j.schedules, 'catchup', j.catchup)    -- whose own nulls stay
-$$;
-create function own_of(j jobs) returns jsonb language sql stable as
-$$ select jsonb_build_object('shard', j.shard, 'name', j.name, 'spec', j.spec) $$;
-
 -- p_asof is what the caller's instants were computed from. Should the locks have taken so long that a hand may have
 -- passed beyond them, nothing is done and the caller computes anew.
 create function check_fresh(p_asof timestamptz) returns void language plpgsql as $$
@@ -278,7 +270,6 @@ language plpgsql security definer set search_path = bellringer, pg_temp set lock
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 declare
   many    integer;
-  fresh   integer;                                       -- of them, those that are new
   old     uuid[];
   limited boolean;
   waits   boolean;                                       -- some are one-shots, or have a delay
@@ -288,8 +279,7 @@ declare
 begin
   select bool_or(k.key_id is not null), bool_or(k.once_at is not null or k.delay is not null) into limited, waits
   from jsonb_to_recordset(p_jobs) k (tenant_id integer, key_id integer, once_at text, delay text) where own(k.tenant_id);
-  select sum(jsonb_array_length(k.jobs)), sum(jsonb_array_length(k.jobs)) filter (where k.expected = 0) into many, fresh
-  from jsonb_to_recordset(p_jobs) k (expected integer, jobs jsonb);
+  select sum(jsonb_array_length(k.jobs)) into many from jsonb_to_recordset(p_jobs) k (jobs jsonb);
   select array_agg(n.job_id) into old from jobs_of(p_jobs) n where n.expected > 0;
   if limited and exists (select 1 from jsonb_to_recordset(p_jobs) n (tenant_id integer, key_id integer)
                          join limits l on l.key_id = n.key_id where l.tenant_id <> n.tenant_id) then
@@ -301,14 +291,13 @@ begin
 
   insert into jobs (job_id, tenant_id, shard, name, task_id, spec, schedules, schedule_ids, once_at, delay, pool_id, priority, misfire,
                     catchup, overlap, key_id, cap, jitter, jitter_by, late_after, starts_at, ends_at, enabled, owner, tags, revision,
-                    created_at, updated_at, expected_duration, routed)
+                    created_at, updated_at, who, why, expected_duration, routed)
   select n.job_id, n.tenant_id, (n.own ->> 'shard')::smallint, n.own ->> 'name', n.task_id, n.own -> 'spec', n.schedules, n.schedule_ids,
          n.once_at, n.delay, n.pool_id, n.priority, n.misfire, n.catchup, n.overlap, n.key_id, n.cap, n.jitter, n.jitter_by, n.late_after,
-         n.starts_at, n.ends_at, n.enabled, n.owner, n.tags, n.expected + 1, t, t, n.expected_duration, n.routed
-  from jobs_of(p_jobs) n where n.expected = 0 or not exists (select 1 from jobs j where j.job_id = n.job_id offset 0)
-  order by n.job_id;
+         n.starts_at, n.ends_at, n.enabled, n.owner, n.tags, 1, t, t, p_who, p_why, n.expected_duration, n.routed
+  from jobs_of(p_jobs) n where n.expected = 0 order by n.job_id;
   get diagnostics made = row_count;
-  perform count_new_jobs(p_jobs, case when made > coalesce(fresh, 0) then old end, t);
+  perform count_new_jobs(p_jobs);
   if old is not null then
     perform leave(old, t, 'edited', true);
     update jobs o set
@@ -316,7 +305,7 @@ begin
       once_at = n.once_at, delay = n.delay, pool_id = case when n.stays then o.pool_id else n.pool_id end, priority = n.priority, misfire = n.misfire, catchup = n.catchup,
       overlap = n.overlap, key_id = n.key_id, cap = n.cap, jitter = n.jitter, jitter_by = n.jitter_by, late_after = n.late_after,
       starts_at = n.starts_at, ends_at = n.ends_at, enabled = n.enabled, owner = n.owner, tags = n.tags, revision = n.expected + 1,
-      updated_at = t, expected_duration = n.expected_duration, routed = n.routed,
+      updated_at = t, what = 'changed', who = p_who, why = p_why, expected_duration = n.expected_duration, routed = n.routed,
       learned_at = case when n.stays then o.learned_at end
     from (select n.*, j.place,                           -- where nobody names a pool, what its runs have taught counts on
                  n.routed and j.routed and n.expected_duration is null and j.expected_duration is null as stays
@@ -348,13 +337,6 @@ begin
     from jobs j where q.job_id = any (old) and j.job_id = q.job_id and (q.key_id, q.cap) is distinct from (j.key_id, j.cap);
   end if;
 
-  with kinds as materialized (                           -- of those that are alike, one is written out
-    select k.expected, k.jobs, f.common from jsonb_to_recordset(p_jobs) k (expected integer, jobs jsonb)
-    cross join lateral (
-      select common_of(j) as common from jobs j where j.job_id = (k.jobs #>> '{0,job_id}')::uuid offset 0) f)
-  insert into job_revisions (job_id, revision, effective_at, what, who, why, common, own)
-  select n.job_id, k.expected + 1, t, case k.expected when 0 then 'created' else 'changed' end, p_who, p_why, k.common, n.own
-  from kinds k cross join lateral jsonb_to_recordset(k.jobs) n (job_id uuid, own jsonb) order by n.job_id;
   perform enter(old, p_jobs, t, interval '1 minute', h_schedule, h_next, k_schedule, k_at, waits);
   return t;
 end $$;
@@ -378,14 +360,12 @@ begin
   perform leave(array[p_job], t, 'paused', true)
   from jobs where job_id = p_job and tenant_id = p_tenant and paused_at is null;
   update jobs set paused_at = coalesce(paused_at, t), paused_by = p_who, paused_reason = p_reason, paused_until = p_until,
-                  revision = revision + 1, updated_at = t
+                  revision = revision + 1, updated_at = t, what = 'paused', who = p_who, why = p_reason
   where job_id = p_job and tenant_id = p_tenant and deleted_at is null returning revision into r;
   if r is null then return null; end if;
   update queue set blocked = blocked & ~64 | 1
   where job_id = any (p_job || array(select f.flow_id from flows f where f.top_job = p_job and f.finished_at is null))
     and worker_id is null and blocked & 128 = 0;
-  insert into job_revisions (job_id, revision, effective_at, what, who, why, common, own)
-  select job_id, revision, t, 'paused', p_who, p_reason, common_of(j), own_of(j) from jobs j where job_id = p_job;
   return r;
 end $$;
 
@@ -420,13 +400,11 @@ begin
   where j.job_id = p_job and j.tenant_id = p_tenant and j.deleted_at is null and j.enabled and j.paused_at < t and i.schedule_id is not null
     and s.from_at < s.to_at;
   update jobs set paused_at = null, paused_by = null, paused_reason = null, paused_until = null,
-                  revision = revision + 1, updated_at = t
+                  revision = revision + 1, updated_at = t, what = 'resumed', who = p_who, why = null
   where job_id = p_job and tenant_id = p_tenant and deleted_at is null and paused_at is not null returning revision into r;
   if r is null then return null; end if;
   update queue set blocked = blocked & ~1
   where job_id = any (p_job || array(select f.flow_id from flows f where f.top_job = p_job and f.finished_at is null)) and blocked & 1 = 1;
-  insert into job_revisions (job_id, revision, effective_at, what, who, common, own)
-  select job_id, revision, t, 'resumed', p_who, common_of(j), own_of(j) from jobs j where job_id = p_job;
   perform enter(array[p_job], '[]', t, interval '0', h_schedule, h_next, k_schedule, k_at);
   return r;
 end $$;
@@ -445,7 +423,7 @@ begin
   perform lock_shards_shared(array[p_job], '{}');
   t := bellringer.clock();
   perform leave(array[p_job], t, 'deleted', false) from jobs where job_id = p_job and tenant_id = p_tenant;
-  update jobs set deleted_at = t, revision = revision + 1, updated_at = t, paused_until = null
+  update jobs set deleted_at = t, revision = revision + 1, updated_at = t, paused_until = null, what = 'deleted', who = p_who, why = null
   where job_id = p_job and tenant_id = p_tenant and deleted_at is null returning revision into r;
   if r is null then return null; end if;
   with gone as (
@@ -458,7 +436,5 @@ begin
         union all select job_id, scheduled_for, slot, tenant_id, revision from later where attempt > 0) e
   on conflict do nothing;
   update queue set cancel_requested = true where job_id = p_job and blocked & 128 = 128;      -- the sweep stops its nodes
-  insert into job_revisions (job_id, revision, effective_at, what, who, common, own)
-  select job_id, revision, t, 'deleted', p_who, common_of(j), own_of(j) from jobs j where job_id = p_job;
   return r;
 end $$;

@@ -123,7 +123,8 @@ declare
 begin
   perform lock_shards_shared(array[p_job], '{}');
   t := bellringer.clock();
-  update jobs set pool_id = p_pool, learned_at = case when p_learned then t end, revision = revision + 1, updated_at = t
+  update jobs set pool_id = p_pool, learned_at = case when p_learned then t end, revision = revision + 1, updated_at = t,
+                  what = 'changed', who = p_who, why = p_why
   where job_id = p_job and revision = p_revision and routed and expected_duration is null and deleted_at is null returning * into j;
   if j.job_id is null then return null; end if;
   update members m set pool_id = p_pool, revision = j.revision
@@ -132,8 +133,6 @@ begin
   perform 1 from queue where job_id = p_job order by job_id, scheduled_for, slot for update;
   update queue set pool_id = p_pool, revision = j.revision, blocked = blocked & ~64
   where job_id = p_job and spec is null and worker_id is null;
-  insert into job_revisions (job_id, revision, effective_at, what, who, why, common, own)
-  values (p_job, j.revision, t, 'changed', p_who, p_why, common_of(j), own_of(j));
   return j.revision;
 end $$;
 

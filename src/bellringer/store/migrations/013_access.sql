@@ -85,23 +85,20 @@ begin
 end $$;
 
 -- Counts the jobs that registration creates: new ones by kind, as they were sent, since to count thousands of rows costs a tenth of
--- what it costs to write them; and those that came back under an old id (p_old, since p_at) by their rows. All are counted in one
--- place, the same for a whole transaction, so that two that create much do not wait for each other in a ring.
-create function count_new_jobs(p_jobs jsonb, p_old uuid[], p_at timestamptz) returns void
+-- what it costs to write them. All are counted in one place, the same for a whole transaction, so that two that create much do
+-- not wait for each other in a ring.
+create function count_new_jobs(p_jobs jsonb) returns void
 language plpgsql set search_path = bellringer, pg_temp as $$
 declare
   place smallint := pg_current_xact_id()::text::bigint % 64;
 begin
   perform count_jobs(s.grown) from (select array(
-    select row(g.tenant_id, place, sum(g.jobs), sum(case when g.enabled then g.jobs * f.fires else 0 end))::job_growth from (
-      select k.tenant_id, jsonb_array_length(k.jobs) as jobs, k.enabled, k.schedule_ids, k.delay * interval '1 second' as delay
-      from jsonb_to_recordset(p_jobs) k (tenant_id integer, expected integer, enabled boolean, schedule_ids integer[],
-           delay double precision, jobs jsonb) where k.expected = 0
-      union all
-      select j.tenant_id, 1, j.enabled, j.schedule_ids, j.delay
-      from unnest(p_old) u (id) cross join lateral (select * from jobs j where j.job_id = u.id and j.created_at = p_at offset 0) j) g
-    cross join lateral fires_of(g.schedule_ids, g.delay) f
-    group by g.tenant_id) as grown) s
+    select row(k.tenant_id, place, sum(n.jobs), sum(case when k.enabled then n.jobs * f.fires else 0 end))::job_growth
+    from jsonb_to_recordset(p_jobs) k (tenant_id integer, expected integer, enabled boolean, schedule_ids integer[],
+         delay double precision, jobs jsonb)
+    cross join lateral (select jsonb_array_length(k.jobs) as jobs) n
+    cross join lateral fires_of(k.schedule_ids, k.delay * interval '1 second') f
+    where k.expected = 0 group by k.tenant_id) as grown) s
   where cardinality(s.grown) > 0;
 end $$;
 

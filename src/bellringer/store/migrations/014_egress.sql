@@ -19,8 +19,9 @@ create table secrets (
 );
 create unique index secrets_mark on secrets (tenant_id, mark) where mark is not null;
 -- Which jobs name a secret, for when it may go. By its hash: what stands there in the arguments of other tasks may be long.
-create index job_revisions_secret on job_revisions using hash ((own #>> '{spec,kwargs,secret,id}'))
-  where own #>> '{spec,kwargs,secret,id}' is not null;
+create index jobs_secret on jobs using hash ((spec #>> '{kwargs,secret,id}')) where spec #>> '{kwargs,secret,id}' is not null;
+create index job_revisions_secret on job_revisions using hash ((definition #>> '{spec,kwargs,secret,id}'))
+  where definition #>> '{spec,kwargs,secret,id}' is not null;
 
 -- One for each origin that has trouble; none is a closed one. probe_at: of an open one, when a call may try again; of a
 -- half-open one, when whoever tries must have come back.

@@ -17,7 +17,7 @@ create table idempotency_keys (
 create index idempotency_keys_old on idempotency_keys (made_at);
 
 -- Every change: by whom, from where, by which request, and what was there before and after; written by the change itself. What a
--- job was is in its revisions (this one and the one before), and not copied here.
+-- job was and is tell its revisions (this one and the one before), and it is not copied here.
 create table audit (
   audit_id   bigint generated always as identity,
   tx         xid8 not null default pg_current_xact_id(),
@@ -66,28 +66,39 @@ end $$;
 create function run_target(p_job uuid, p_at timestamptz, p_slot bigint) returns text language sql immutable parallel safe as
 $$ select p_job || ' ' || (extract(epoch from p_at) * 1000000)::bigint || ' ' || p_slot $$;
 
--- All revisions of one statement at once: 10,000 jobs that are created together are one insert here too. Where several callers
--- share a statement, the connection was told of each of them by its job.
-create function audit_revisions() returns trigger language plpgsql security definer set search_path = bellringer, pg_temp as $$
-declare
-  told jsonb := nullif(current_setting('bellringer.actor', true), '')::jsonb;
+-- Who acts, of the one job: where several callers share a statement, the connection was told of each of them by its job.
+create function actor_of(p_job uuid, out who text, out origin text, out request_id text) language sql stable parallel safe as $$
+  select a ->> 'who', a ->> 'origin', a ->> 'request_id'
+  from (select nullif(current_setting('bellringer.actor', true), '')::jsonb as told) s
+  cross join lateral (select coalesce(told -> 'each' -> p_job::text, told) as a) o
+$$;
+
+-- All that one statement creates at once: 10,000 jobs that are created together are one insert here too.
+create function audit_new_jobs() returns trigger language plpgsql security definer set search_path = bellringer, pg_temp as $$
 begin
-  if told ? 'each' then
+  if nullif(current_setting('bellringer.actor', true), '')::jsonb ? 'each' then
     insert into audit (at, tenant_id, who, origin, request_id, action, kind, target, revision)
-    select bellringer.now(), (n.common ->> 'tenant_id')::integer, coalesce(a.actor ->> 'who', n.who), a.actor ->> 'origin',
-           a.actor ->> 'request_id', 'job.' || n.what, 'job', n.job_id, n.revision
-    from added n cross join lateral (select coalesce(told -> 'each' -> n.job_id::text, told) as actor) a;
+    select bellringer.now(), n.tenant_id, coalesce(a.who, n.who), a.origin, a.request_id, 'job.' || n.what, 'job', n.job_id, n.revision
+    from added n cross join lateral actor_of(n.job_id) a;
     return null;
   end if;
   with a as materialized (select * from actor())         -- read once, not for each of thousands
   insert into audit (at, tenant_id, who, origin, request_id, action, kind, target, revision)
-  select bellringer.now(), (n.common ->> 'tenant_id')::integer, coalesce(a.who, n.who), a.origin, a.request_id, 'job.' || n.what, 'job',
-         n.job_id, n.revision
+  select bellringer.now(), n.tenant_id, coalesce(a.who, n.who), a.origin, a.request_id, 'job.' || n.what, 'job', n.job_id, n.revision
   from a cross join added n;
   return null;
 end $$;
-create trigger audited after insert on job_revisions referencing new table as added
-  for each statement execute function audit_revisions();
+create trigger audited_start after insert on jobs referencing new table as added
+  for each statement execute function audit_new_jobs();
+
+create function audit_job() returns trigger language plpgsql security definer set search_path = bellringer, pg_temp as $$
+begin
+  insert into audit (at, tenant_id, who, origin, request_id, action, kind, target, revision)
+  select bellringer.now(), new.tenant_id, coalesce(a.who, new.who), a.origin, a.request_id, 'job.' || new.what, 'job', new.job_id, new.revision
+  from actor_of(new.job_id) a;
+  return null;
+end $$;
+create trigger audited after update on jobs for each row when (old.revision <> new.revision) execute function audit_job();
 
 -- A row without what is secret; whether that has changed can still be seen.
 create function told_of(p_row jsonb, p_other jsonb) returns jsonb language sql immutable as $$
