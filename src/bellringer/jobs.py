@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -118,6 +118,7 @@ class Definition:
         """Makes the same for other names and arguments. In a bulk, `replace` would be a good part of the work. It may
         be kept for long, so it keeps nothing of this one's own."""
         shared = {name: value for name, value in vars(self).items() if name not in ("name", "args", "kwargs")}
+        shared["likeness"] = object()  # no field: what is made by `replace` has it no more
 
         def cast(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Definition:
             made = object.__new__(Definition)
@@ -127,6 +128,16 @@ class Definition:
             return made
 
         return cast
+
+    @property
+    def alike(self) -> Hashable:
+        """The same for definitions that differ only in name and arguments, as far as that can be told at a glance."""
+        return vars(self).get("likeness") or (
+            self.task, self.pool, id(self.schedules), self.priority, self.timeout, self.heartbeat, id(self.retry),
+            self.delivery, self.misfire, id(self.catchup), self.overlap, self.max_concurrency, self.jitter,
+            self.late_after, self.starts_at, self.ends_at, self.enabled, self.owner, id(self.tags), id(self.limit),
+            self.expected_duration, self.routed, self.graph,
+        )  # fmt: skip
 
     @property
     def recurring(self) -> tuple[Schedule, ...]:

@@ -205,6 +205,13 @@ async def test_a_late_item_is_read_as_strictly_as_the_first(
     assert await count(store) == 0
 
 
+async def test_more_values_than_anyone_needs_are_refused_before_they_are_read(api: httpx2.AsyncClient) -> None:
+    for values in (b"0," * 1_000_001 + b"0", b"[]," * 700_000 + b"[]"):
+        body = b'{"items": [' + values + b"]}"
+        sent = await api.post(BULK, content=body, headers={"Content-Type": "application/json"})
+        assert (sent.status_code, sent.json()["code"]) == (400, "json_too_many"), sent.text
+
+
 async def test_an_item_may_nest_as_deep_as_in_any_document(api: httpx2.AsyncClient) -> None:
     deep: Any = []
     for _ in range(27):  # within the document, its items, an item and its kwargs; so the 32nd bracket is the innermost

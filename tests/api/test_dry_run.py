@@ -40,7 +40,8 @@ async def test_a_change_is_told_and_not_made(api: httpx2.AsyncClient, store: Sto
     await names.pool_ids(["new"])
     job = await _create(api, schedule={"cron": "0 2 * * *", "tz": "Europe/Paris"}, tags=["x"])
     tables = (
-        "select (select revision from jobs), (select count(*) from job_revisions), (select count(*) from schedules), (select count(*) from pools)"
+        "select (select revision from jobs), (select count(*) from job_revisions), (select count(*) from schedules),"
+        " (select count(*) from pools)"
     )
     before = await store.pool.fetchrow(tables)
     found = await _dry(api, {"schedule": {"tz": "UTC"}, "priority": 9, "pool": "new", "retry": {"attempts": 4}})

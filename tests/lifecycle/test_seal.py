@@ -64,7 +64,8 @@ TAMPERINGS = {
     f"delete from audit where audit_id = {ONE}": "there are",
     "insert into audit (tx, at, tenant_id, who, action, kind, target)"
     " values ('3', now(), 1, 'x', 'x', 'x', 'x')": "more",
-    f"update jobs set priority = 9 where job_id = (select target::uuid from audit where audit_id = {ONE})": "definition",
+    "update jobs set priority = 9 where job_id = (select target::uuid from audit"
+    f" where audit_id = {ONE})": "definition",
     "update job_revisions set definition = jsonb_set(definition, '{priority}', '9')": "definition",
     "update audit_seals set hash = prev_hash where seal_id = 2": "changed",
     "update audit_seals set prev_hash = hash where seal_id = 2": "build on",

@@ -272,7 +272,7 @@ def claimed(pool: int, most: int, *, after: int = -1, behind: int | None = None,
 
 def registered(number: int, expected: int) -> list[Any]:
     document = {
-        "jobs": [{"job_id": str(job(number)), "own": {"shard": number % 64, "name": f"new {number}", "spec": {}}}],
+        "jobs": [[str(job(number)), number % 64, f"new {number}", {}]],
         "tenant_id": 1 + number % 10, "task_id": 1, "schedules": [], "schedule_ids": [1], "pool_id": 1, "priority": 5,
         "misfire": "fire_once", "overlap": "skip", "enabled": True, "owner": "me", "tags": [], "expected": expected,
         "catchup": {}, "jitter_by": 0,

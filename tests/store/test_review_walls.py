@@ -41,7 +41,7 @@ async def test_register_does_not_touch_the_limit_of_another_tenant(store: Store,
         "tenant_id": theirs, "expected": 0, "task_id": 1, "schedules": [], "schedule_ids": [], "pool_id": 1,
         "priority": 1, "misfire": "skip", "catchup": {}, "overlap": "allow", "key_id": key_id, "key_most": 1,
         "jitter_by": 0, "enabled": True, "owner": "x", "tags": [],
-        "jobs": [{"job_id": str(uuid4()), "own": {"shard": 0, "name": "x", "spec": {}}}],
+        "jobs": [[str(uuid4()), 0, "x", {}]],
     }  # fmt: skip
     with pytest.raises(asyncpg.PostgresError) as refused:
         await ScopedStore(tenants, theirs, None).pool.fetch(REGISTER, json.dumps([row]), datetime.now(UTC))

@@ -209,7 +209,7 @@ class _Reader:
         wanted: dict[int, Definition] = {}
         faults: dict[int, InvalidInput] = {}
         for place, item in enumerate(items):
-            if place % 50 == 49:
+            if place % 250 == 249:
                 await asyncio.sleep(0)  # others have their turn meanwhile
             try:
                 wanted[place] = self._reading.again(item) or await self._first(item)

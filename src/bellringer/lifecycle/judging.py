@@ -12,7 +12,7 @@ from bellringer.errors import InvalidInput
 from bellringer.jobs import HTTP, WORKFLOW, Definition, check_name
 from bellringer.lifecycle import versions
 from bellringer.lifecycle.homes import homeless
-from bellringer.lifecycle.rows import Judged, alike
+from bellringer.lifecycle.rows import Judged
 from bellringer.lifecycle.versions import Seen
 from bellringer.payload import check_payload, rewrite
 from bellringer.schedule import Calendar, Schedule, resolved, seeded
@@ -40,17 +40,16 @@ async def weigh(
     good: dict[Hashable, int] = {}  # of these only names and arguments are left to check; a number is soon found again
 
     def judged(d: Definition) -> Judged | InvalidInput:
-        likeness = alike(d)
-        kind: Hashable = good.get(likeness)
+        kind: Hashable = good.get(d.alike)
         try:
             if kind is not None:
                 stored = d.named()
             else:
                 stored = stored_as(d, current, f"{tenant_id}:{check_name(d.name)}").checked(now, known)
                 if stored.schedules is d.schedules:  # and not made for this name
-                    kind = good[likeness] = len(good)
+                    kind = good[d.alike] = len(good)
                 else:
-                    kind = alike(stored)
+                    kind = stored.alike
             arguments = _arguments(d, limit, from_json=from_json)
         except InvalidInput as error:
             return error
@@ -59,7 +58,7 @@ async def weigh(
     outcomes: list[Judged | InvalidInput] = []
     graphs: dict[int, Seen] = {}
     for place, definition in enumerate(definitions):
-        if place % 50 == 49:
+        if place % 250 == 249:
             await asyncio.sleep(0)  # thousands take a while: others have their turn meanwhile
         versioned: Definition | InvalidInput = definition
         if definition.task == WORKFLOW:

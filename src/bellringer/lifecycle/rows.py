@@ -17,9 +17,10 @@ from bellringer.schedule import to_document, to_row
 from bellringer.store.names import Names
 
 
-class Own(msgspec.Struct, frozen=True):
-    """What a job has to itself, named as the columns that it is in."""
+class Own(msgspec.Struct, frozen=True, array_like=True):
+    """What a job has to itself, in the order in which registration is sent it."""
 
+    job_id: UUID
     shard: int
     name: str
     spec: msgspec.Raw
@@ -28,7 +29,6 @@ class Own(msgspec.Struct, frozen=True):
 class Row(msgspec.Struct, frozen=True):
     """One job; what it shares with others that are alike stands beside its kind, and is sent once."""
 
-    job_id: UUID
     own: Own
     common: Mapping[str, Any]
     region: str | None  # whose shard it is in
@@ -49,12 +49,14 @@ async def rows_of(names: Names, checked: Sequence[tuple[UUID, int, Judged]], ten
     pools = await names.pool_ids(d.pool for d in firsts)
     tasks = await names.task_ids((d.task for d in firsts), tenant_id)
     schedules = await names.schedule_ids(s for d in firsts for s in d.recurring)
-    limits = {job_id: limit for job_id, _, (d, _, _) in checked if (limit := _limit(job_id, d)) is not None}
+    limits: dict[UUID, Limit] = {}
+    if any(d.limit is not None or d.max_concurrency is not None for d in firsts):
+        limits = {job_id: limit for job_id, _, (d, _, _) in checked if (limit := _limit(job_id, d)) is not None}
     keys = await names.key_ids(tenant_id, limits.values())
     known: dict[Hashable, tuple[Mapping[str, Any], bytes]] = {}
     rows: list[Row] = []
     for place, (job_id, revision, (d, kind, arguments)) in enumerate(checked):
-        if place % 50 == 49:
+        if place % 250 == 249:
             await asyncio.sleep(0)  # others have their turn meanwhile
         if kind not in known:
             made: Mapping[str, Any] = {"task_id": tasks[d.task], "pool_id": pools[d.pool], **_columns(d, schedules)}
@@ -69,16 +71,16 @@ async def rows_of(names: Names, checked: Sequence[tuple[UUID, int, Judged]], ten
                 "key_most": limit.most if limit else None,
                 "jitter_by": jitter_by(f"{tenant_id}:{d.name}", d.jitter).total_seconds() if d.jitter else 0.0,
             }
-        own = Own(shard=shard_of(job_id, shards), name=d.name, spec=msgspec.Raw(_joined(arguments, terms)))
-        rows.append(Row(job_id=job_id, own=own, common=common, region=regions.get(own.shard)))
+        own = Own(job_id, shard_of(job_id, shards), d.name, msgspec.Raw(_joined(arguments, terms)))
+        rows.append(Row(own, common, regions.get(own.shard)))
     return rows
 
 
 def written(rows: Sequence[Row]) -> bytes:
     """Rows as registration is sent them: by kind, and what a kind has in common once."""
-    kinds: dict[int, tuple[Mapping[str, Any], list[Any]]] = {}
+    kinds: dict[int, tuple[Mapping[str, Any], list[Own]]] = {}
     for row in rows:
-        kinds.setdefault(id(row.common), (row.common, []))[1].append({"job_id": row.job_id, "own": row.own})
+        kinds.setdefault(id(row.common), (row.common, []))[1].append(row.own)
     return msgspec.json.encode([{**common, "jobs": those} for common, those in kinds.values()])
 
 
@@ -104,15 +106,6 @@ def _terms(d: Definition) -> bytes:
     spec = d.spec()
     terms = {"timeout": spec.timeout, "heartbeat": spec.heartbeat, "retry": spec.retry, "delivery": d.delivery.value}
     return msgspec.json.encode(terms if d.graph is None else {**terms, "graph": d.graph})
-
-
-def alike(d: Definition) -> Hashable:
-    """The same for definitions that differ only in name and arguments, as far as that can be told at a glance."""
-    return (
-        d.task, d.pool, id(d.schedules), d.priority, d.timeout, d.heartbeat, id(d.retry), d.delivery, d.misfire,
-        id(d.catchup), d.overlap, d.max_concurrency, d.jitter, d.late_after, d.starts_at, d.ends_at, d.enabled,
-        d.owner, id(d.tags), id(d.limit), d.expected_duration, d.routed, d.graph,
-    )  # fmt: skip
 
 
 def _limit(job_id: UUID, d: Definition) -> Limit | None:

@@ -140,8 +140,8 @@ begin
 end $$;
 
 -- Jobs as registration is sent them: those that are alike come together, so that what they have in common is read once (behind a
--- fence, or it would be worked out for each), and beside it each one's own. What `own` names is named so in jobs, too: it
--- completes a definition.
+-- fence, or it would be worked out for each), and beside it each one's own: its id, shard, name and spec. They are not named: to
+-- read four keys a job from JSON takes as long as the values.
 create function kinds_of(p_jobs jsonb)
 returns table (jobs jsonb, tenant_id integer, expected integer, task_id integer, schedules jsonb, schedule_ids integer[],
                once_at timestamptz, delay interval, pool_id smallint, priority smallint, misfire text, catchup jsonb, overlap text,
@@ -159,16 +159,25 @@ language sql stable as $$
        routed boolean, jobs jsonb) offset 0
 $$;
 create function jobs_of(p_jobs jsonb)
-returns table (job_id uuid, own jsonb, tenant_id integer, expected integer, task_id integer, schedules jsonb, schedule_ids integer[],
+returns table (job_id uuid, shard smallint, name text, spec jsonb, tenant_id integer, expected integer, task_id integer, schedules jsonb, schedule_ids integer[],
                once_at timestamptz, delay interval, pool_id smallint, priority smallint, misfire text, catchup jsonb, overlap text,
                key_id integer, cap smallint, jitter interval, jitter_by interval, late_after interval, starts_at timestamptz,
                ends_at timestamptz, enabled boolean, owner text, tags text[], expected_duration interval, routed boolean)
 language sql stable as $$
-  select n.job_id, n.own, k.tenant_id, k.expected, k.task_id, k.schedules, k.schedule_ids, k.once_at, k.delay, k.pool_id, k.priority,
+  select (n.own ->> 0)::uuid, (n.own ->> 1)::smallint, n.own ->> 2, n.own -> 3, k.tenant_id, k.expected, k.task_id, k.schedules, k.schedule_ids, k.once_at, k.delay, k.pool_id, k.priority,
          k.misfire, k.catchup, k.overlap, k.key_id, k.cap, k.jitter, k.jitter_by, k.late_after, k.starts_at, k.ends_at, k.enabled,
          k.owner, k.tags, k.expected_duration, k.routed
-  from kinds_of(p_jobs) k cross join lateral jsonb_to_recordset(k.jobs) n (job_id uuid, own jsonb)
+  from kinds_of(p_jobs) k cross join lateral jsonb_array_elements(k.jobs) n (own)
 $$;
+
+-- As members has them.
+create function misfire_number(p_misfire text) returns smallint language sql immutable parallel safe as
+$$ select case p_misfire when 'fire_once' then 0 when 'skip' then 1 when 'fire_all' then 2 end::smallint $$;
+create function overlap_number(p_overlap text) returns smallint language sql immutable parallel safe as $$
+  select case p_overlap when 'allow' then 0 when 'skip' then 1 when 'queue' then 2 when 'collapse' then 3 when 'replace' then 4 end::smallint
+$$;
+create function milliseconds(p_length interval) returns integer language sql immutable parallel safe as
+$$ select (extract(epoch from p_length) * 1000)::integer $$;
 
 -- Let active jobs join the cohorts of their schedules: p_old, which are looked up, and those that p_new creates, as they were sent.
 -- Jobs are looked up one by one behind a fence (`offset 0`), so that only the primary key fits: a plan that was made while the
@@ -186,25 +195,25 @@ declare
 begin
   with those as (
     select j.job_id, j.shard, i.schedule_id, cardinality(j.schedule_ids) > 1 as several, j.tenant_id, j.task_id, j.revision, j.pool_id,
-           j.priority, j.misfire, j.overlap, j.key_id, j.cap, j.jitter_by, j.late_after, j.starts_at, j.ends_at
+           j.priority, misfire_number(j.misfire) as misfire, overlap_number(j.overlap) as overlap, j.key_id, j.cap,
+           milliseconds(j.jitter_by) as jitter_ms, j.late_after, greatest(p_at, j.starts_at - interval '1 microsecond') as active_since, j.ends_at
     from unnest(p_old) u (id) cross join lateral (select * from jobs j where j.job_id = u.id offset 0) j
     cross join unnest(j.schedule_ids) i (schedule_id)
     where j.enabled and j.paused_at is null and j.deleted_at is null
     union all
-    select n.job_id, (n.own ->> 'shard')::smallint, k.schedule_id, k.several, k.tenant_id, k.task_id, 1, k.pool_id,
-           k.priority, k.misfire, k.overlap, k.key_id, k.cap, k.jitter_by, k.late_after, k.starts_at, k.ends_at
-    from (select k.*, i.schedule_id, cardinality(k.schedule_ids) > 1 as several
+    select (n.own ->> 0)::uuid, (n.own ->> 1)::smallint, k.schedule_id, k.several, k.tenant_id, k.task_id, 1, k.pool_id,
+           k.priority, k.misfire, k.overlap, k.key_id, k.cap, k.jitter_ms, k.late_after, k.active_since, k.ends_at
+    from (select k.jobs, i.schedule_id, cardinality(k.schedule_ids) > 1 as several, k.tenant_id, k.task_id, k.pool_id, k.priority,
+                 misfire_number(k.misfire) as misfire, overlap_number(k.overlap) as overlap, k.key_id, k.cap,
+                 milliseconds(k.jitter_by) as jitter_ms, k.late_after, greatest(p_at, k.starts_at - interval '1 microsecond') as active_since, k.ends_at
           from kinds_of(p_new) k cross join unnest(k.schedule_ids) i (schedule_id) where k.expected = 0 and k.enabled offset 0) k
-    cross join lateral jsonb_to_recordset(k.jobs) n (job_id uuid, own jsonb)),
+    cross join lateral jsonb_array_elements(k.jobs) n (own)),
   joined as (
     insert into members (shard, schedule_id, job_id, tenant_id, task_id, revision, pool_id, priority, misfire, overlap,
                          key_id, cap, jitter_ms, several, late_after, active_since, active_until)
-    select j.shard, j.schedule_id, j.job_id, j.tenant_id, j.task_id, j.revision, j.pool_id, j.priority,
-           case j.misfire when 'fire_once' then 0 when 'skip' then 1 when 'fire_all' then 2 end,
-           case j.overlap when 'allow' then 0 when 'skip' then 1 when 'queue' then 2 when 'collapse' then 3 when 'replace' then 4 end,
-           j.key_id, j.cap, extract(epoch from j.jitter_by) * 1000, j.several, j.late_after,
-           greatest(p_at, j.starts_at - interval '1 microsecond'), j.ends_at
-    from those j returning shard, schedule_id)
+    select shard, schedule_id, job_id, tenant_id, task_id, revision, pool_id, priority, misfire, overlap,
+           key_id, cap, jitter_ms, several, late_after, active_since, ends_at
+    from those returning shard, schedule_id)
   insert into cohorts (shard, schedule_id, next_at)
   select s.shard, s.schedule_id, (hands ->> s.schedule_id::text)::timestamptz
   from (select distinct shard, schedule_id from joined offset 0) s
@@ -231,7 +240,7 @@ begin
                      key_id, cap, late_at, blocked)
   select r.job_id, r.scheduled_for, 0, r.scheduled_for + j.jitter_by, r.tenant_id, r.task_id, r.revision, r.shard, r.pool_id, r.priority,
          'schedule', j.key_id, j.cap, r.scheduled_for + j.jitter_by + j.late_after,
-         held_by(r.job_id, r.tenant_id, (array_position(array['allow', 'skip', 'queue', 'collapse', 'replace'], j.overlap) - 1)::smallint,
+         held_by(r.job_id, r.tenant_id, overlap_number(j.overlap),
                  j.key_id, r.scheduled_for, row_number() over (partition by r.job_id order by r.scheduled_for))
   from born r join jobs j on j.job_id = r.job_id;
   perform pass_over(ids);
@@ -292,7 +301,7 @@ begin
   insert into jobs (job_id, tenant_id, shard, name, task_id, spec, schedules, schedule_ids, once_at, delay, pool_id, priority, misfire,
                     catchup, overlap, key_id, cap, jitter, jitter_by, late_after, starts_at, ends_at, enabled, owner, tags, revision,
                     created_at, updated_at, who, why, expected_duration, routed)
-  select n.job_id, n.tenant_id, (n.own ->> 'shard')::smallint, n.own ->> 'name', n.task_id, n.own -> 'spec', n.schedules, n.schedule_ids,
+  select n.job_id, n.tenant_id, n.shard, n.name, n.task_id, n.spec, n.schedules, n.schedule_ids,
          n.once_at, n.delay, n.pool_id, n.priority, n.misfire, n.catchup, n.overlap, n.key_id, n.cap, n.jitter, n.jitter_by, n.late_after,
          n.starts_at, n.ends_at, n.enabled, n.owner, n.tags, 1, t, t, p_who, p_why, n.expected_duration, n.routed
   from jobs_of(p_jobs) n where n.expected = 0 order by n.job_id;
@@ -301,7 +310,7 @@ begin
   if old is not null then
     perform leave(old, t, 'edited', true);
     update jobs o set
-      name = n.own ->> 'name', task_id = n.task_id, spec = n.own -> 'spec', schedules = n.schedules, schedule_ids = n.schedule_ids,
+      name = n.name, task_id = n.task_id, spec = n.spec, schedules = n.schedules, schedule_ids = n.schedule_ids,
       once_at = n.once_at, delay = n.delay, pool_id = case when n.stays then o.pool_id else n.pool_id end, priority = n.priority, misfire = n.misfire, catchup = n.catchup,
       overlap = n.overlap, key_id = n.key_id, cap = n.cap, jitter = n.jitter, jitter_by = n.jitter_by, late_after = n.late_after,
       starts_at = n.starts_at, ends_at = n.ends_at, enabled = n.enabled, owner = n.owner, tags = n.tags, revision = n.expected + 1,
