@@ -139,36 +139,27 @@ begin
   delete from timers where job_id = any (p_jobs) and cause = 'schedule' and attempt = 0;
 end $$;
 
--- Jobs as registration is sent them: those that are alike come together, so that what they have in common is read once (behind a
--- fence, or it would be worked out for each), and beside it each one's own: its id, shard, name and spec. They are not named: to
--- read four keys a job from JSON takes as long as the values.
-create function kinds_of(p_jobs jsonb)
-returns table (jobs jsonb, tenant_id integer, expected integer, task_id integer, schedules jsonb, schedule_ids integer[],
-               once_at timestamptz, delay interval, pool_id smallint, priority smallint, misfire text, catchup jsonb, overlap text,
-               key_id integer, cap smallint, jitter interval, jitter_by interval, late_after interval, starts_at timestamptz,
-               ends_at timestamptz, enabled boolean, owner text, tags text[], expected_duration interval, routed boolean)
-language sql stable as $$
-  select k.jobs, k.tenant_id, k.expected, k.task_id, k.schedules, k.schedule_ids, k.once_at, k.delay * interval '1 second',
-         k.pool_id, k.priority, k.misfire, k.catchup, k.overlap, k.key_id, k.cap, k.jitter * interval '1 second',
-         k.jitter_by * interval '1 second', k.late_after * interval '1 second', k.starts_at, k.ends_at, k.enabled, k.owner, k.tags,
-         k.expected_duration * interval '1 second', coalesce(k.routed, false)
-  from jsonb_to_recordset(p_jobs) k (tenant_id integer, expected integer, task_id integer, schedules jsonb, schedule_ids integer[],
-       once_at timestamptz, delay double precision, pool_id smallint, priority smallint, misfire text, catchup jsonb, overlap text,
-       key_id integer, cap smallint, jitter double precision, jitter_by double precision, late_after double precision,
-       starts_at timestamptz, ends_at timestamptz, enabled boolean, owner text, tags text[], expected_duration double precision,
-       routed boolean, jobs jsonb) offset 0
+-- Jobs as registration is sent them: those that are alike come together, so that what they have in common is read once, and
+-- beside it (`jobs`) each one's own, without names: to read four keys a job takes as long as their values.
+create type kind as (
+  jobs jsonb, tenant_id integer, expected integer, task_id integer, schedules jsonb, schedule_ids integer[], once_at timestamptz,
+  delay interval, pool_id smallint, priority smallint, misfire text, catchup jsonb, overlap text, key_id integer, key_most integer,
+  cap smallint, jitter interval, jitter_by interval, late_after interval, starts_at timestamptz, ends_at timestamptz, enabled boolean,
+  owner text, tags text[], expected_duration interval, routed boolean);
+create function kinds_of(p_jobs jsonb) returns kind[] language sql stable set search_path = bellringer, pg_temp as $$
+  select array_agg(row(
+    k.jobs, k.tenant_id, k.expected, k.task_id, k.schedules, k.schedule_ids, k.once_at, k.delay * interval '1 second', k.pool_id,
+    k.priority, k.misfire, k.catchup, k.overlap, k.key_id, k.key_most, k.cap, k.jitter * interval '1 second',
+    k.jitter_by * interval '1 second', k.late_after * interval '1 second', k.starts_at, k.ends_at, k.enabled, k.owner, k.tags,
+    k.expected_duration * interval '1 second', coalesce(k.routed, false))::kind)
+  from jsonb_to_recordset(p_jobs) k (
+    jobs jsonb, tenant_id integer, expected integer, task_id integer, schedules jsonb, schedule_ids integer[], once_at timestamptz,
+    delay float8, pool_id smallint, priority smallint, misfire text, catchup jsonb, overlap text, key_id integer, key_most integer,
+    cap smallint, jitter float8, jitter_by float8, late_after float8, starts_at timestamptz, ends_at timestamptz, enabled boolean,
+    owner text, tags text[], expected_duration float8, routed boolean)
 $$;
-create function jobs_of(p_jobs jsonb)
-returns table (job_id uuid, shard smallint, name text, spec jsonb, tenant_id integer, expected integer, task_id integer, schedules jsonb, schedule_ids integer[],
-               once_at timestamptz, delay interval, pool_id smallint, priority smallint, misfire text, catchup jsonb, overlap text,
-               key_id integer, cap smallint, jitter interval, jitter_by interval, late_after interval, starts_at timestamptz,
-               ends_at timestamptz, enabled boolean, owner text, tags text[], expected_duration interval, routed boolean)
-language sql stable as $$
-  select (n.own ->> 0)::uuid, (n.own ->> 1)::smallint, n.own ->> 2, n.own -> 3, k.tenant_id, k.expected, k.task_id, k.schedules, k.schedule_ids, k.once_at, k.delay, k.pool_id, k.priority,
-         k.misfire, k.catchup, k.overlap, k.key_id, k.cap, k.jitter, k.jitter_by, k.late_after, k.starts_at, k.ends_at, k.enabled,
-         k.owner, k.tags, k.expected_duration, k.routed
-  from kinds_of(p_jobs) k cross join lateral jsonb_array_elements(k.jobs) n (own)
-$$;
+create function own_of(p_jobs jsonb) returns table (job_id uuid, shard smallint, name text, spec jsonb) language sql stable as
+$$ select (o ->> 0)::uuid, (o ->> 1)::smallint, o ->> 2, o -> 3 from jsonb_array_elements(p_jobs) o $$;
 
 -- As members has them.
 create function misfire_number(p_misfire text) returns smallint language sql immutable parallel safe as
@@ -185,7 +176,7 @@ $$ select (extract(epoch from p_length) * 1000)::integer $$;
 -- h_*: each schedule's first instant after p_asof; k_*: all of
 -- its instants in the seconds after that, from which a job gets those that a hand running ahead has passed already. A
 -- one-shot may lie p_past behind: clocks differ, and requests travel.
-create function enter(p_old uuid[], p_new jsonb, p_at timestamptz, p_past interval, h_schedule integer[], h_next timestamptz[],
+create function enter(p_old uuid[], p_new kind[], p_at timestamptz, p_past interval, h_schedule integer[], h_next timestamptz[],
                       k_schedule integer[], k_at timestamptz[], p_waits boolean default true) returns void
 language plpgsql set search_path = bellringer, pg_temp
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
@@ -201,13 +192,13 @@ begin
     cross join unnest(j.schedule_ids) i (schedule_id)
     where j.enabled and j.paused_at is null and j.deleted_at is null
     union all
-    select (n.own ->> 0)::uuid, (n.own ->> 1)::smallint, k.schedule_id, k.several, k.tenant_id, k.task_id, 1, k.pool_id,
+    select n.job_id, n.shard, k.schedule_id, k.several, k.tenant_id, k.task_id, 1, k.pool_id,
            k.priority, k.misfire, k.overlap, k.key_id, k.cap, k.jitter_ms, k.late_after, k.active_since, k.ends_at
     from (select k.jobs, i.schedule_id, cardinality(k.schedule_ids) > 1 as several, k.tenant_id, k.task_id, k.pool_id, k.priority,
                  misfire_number(k.misfire) as misfire, overlap_number(k.overlap) as overlap, k.key_id, k.cap,
                  milliseconds(k.jitter_by) as jitter_ms, k.late_after, greatest(p_at, k.starts_at - interval '1 microsecond') as active_since, k.ends_at
-          from kinds_of(p_new) k cross join unnest(k.schedule_ids) i (schedule_id) where k.expected = 0 and k.enabled offset 0) k
-    cross join lateral jsonb_array_elements(k.jobs) n (own)),
+          from unnest(p_new) k cross join unnest(k.schedule_ids) i (schedule_id) where k.expected = 0 and k.enabled offset 0) k
+    cross join lateral own_of(k.jobs) n),
   joined as (
     insert into members (shard, schedule_id, job_id, tenant_id, task_id, revision, pool_id, priority, misfire, overlap,
                          key_id, cap, jitter_ms, several, late_after, active_since, active_until)
@@ -223,7 +214,8 @@ begin
   on conflict do nothing;
 
   if cardinality(k_schedule) > 0 then
-  ids := p_old || array(select job_id from jobs_of(p_new) where expected = 0 and schedule_ids && k_schedule);
+  ids := p_old || array(
+    select n.job_id from unnest(p_new) k cross join lateral own_of(k.jobs) n where k.expected = 0 and k.schedule_ids && k_schedule);
   with born as (
     insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, revision, shard, pool_id, priority, cause, born_as)
     select m.job_id, k.at, 0, p_at, 0, m.tenant_id, m.task_id, m.revision, m.shard, m.pool_id, m.priority, 'schedule', 'queued'
@@ -247,7 +239,9 @@ begin
   end if;
 
   if not p_waits then return; end if;
-  ids := p_old || array(select job_id from jobs_of(p_new) where expected = 0 and (once_at is not null or delay is not null));
+  ids := p_old || array(
+    select n.job_id from unnest(p_new) k cross join lateral own_of(k.jobs) n
+    where k.expected = 0 and (k.once_at is not null or k.delay is not null));
   insert into timers (job_id, scheduled_for, slot, due_at, shard, pool_id, priority, tenant_id, task_id, revision, cause, rearms)
   select j.job_id, w.at, 0, w.at, j.shard, j.pool_id, j.priority, j.tenant_id, j.task_id, j.revision, 'schedule', j.delay is not null
   from unnest(ids) u (id) cross join lateral (select * from jobs j where j.job_id = u.id offset 0) j
@@ -278,6 +272,7 @@ create function register(p_jobs jsonb, p_shards smallint[], p_asof timestamptz, 
 language plpgsql security definer set search_path = bellringer, pg_temp set lock_timeout = '5s' set plan_cache_mode = force_generic_plan
 set enable_hashjoin = off set enable_mergejoin = off set enable_seqscan = off as $$
 declare
+  kinds   kind[] := kinds_of(p_jobs);
   many    integer;
   old     uuid[];
   limited boolean;
@@ -286,12 +281,10 @@ declare
   made    integer;
   changed integer := 0;
 begin
-  select bool_or(k.key_id is not null), bool_or(k.once_at is not null or k.delay is not null) into limited, waits
-  from jsonb_to_recordset(p_jobs) k (tenant_id integer, key_id integer, once_at text, delay text) where own(k.tenant_id);
-  select sum(jsonb_array_length(k.jobs)) into many from jsonb_to_recordset(p_jobs) k (jobs jsonb);
-  select array_agg(n.job_id) into old from jobs_of(p_jobs) n where n.expected > 0;
-  if limited and exists (select 1 from jsonb_to_recordset(p_jobs) n (tenant_id integer, key_id integer)
-                         join limits l on l.key_id = n.key_id where l.tenant_id <> n.tenant_id) then
+  select sum(jsonb_array_length(k.jobs)), bool_or(k.key_id is not null), bool_or(k.once_at is not null or k.delay is not null)
+  into many, limited, waits from unnest(kinds) k where own(k.tenant_id);
+  select array_agg(n.job_id) into old from unnest(kinds) k cross join lateral own_of(k.jobs) n where k.expected > 0;
+  if limited and exists (select 1 from unnest(kinds) k join limits l on l.key_id = k.key_id where l.tenant_id <> k.tenant_id) then
     raise exception 'that is another tenant''s' using errcode = 'BR004';
   end if;
   perform lock_shards_shared(coalesce(old, '{}'), p_shards);
@@ -301,12 +294,12 @@ begin
   insert into jobs (job_id, tenant_id, shard, name, task_id, spec, schedules, schedule_ids, once_at, delay, pool_id, priority, misfire,
                     catchup, overlap, key_id, cap, jitter, jitter_by, late_after, starts_at, ends_at, enabled, owner, tags, revision,
                     created_at, updated_at, who, why, expected_duration, routed)
-  select n.job_id, n.tenant_id, n.shard, n.name, n.task_id, n.spec, n.schedules, n.schedule_ids,
-         n.once_at, n.delay, n.pool_id, n.priority, n.misfire, n.catchup, n.overlap, n.key_id, n.cap, n.jitter, n.jitter_by, n.late_after,
-         n.starts_at, n.ends_at, n.enabled, n.owner, n.tags, 1, t, t, p_who, p_why, n.expected_duration, n.routed
-  from jobs_of(p_jobs) n where n.expected = 0 order by n.job_id;
+  select n.job_id, k.tenant_id, n.shard, n.name, k.task_id, n.spec, k.schedules, k.schedule_ids, k.once_at, k.delay, k.pool_id, k.priority,
+         k.misfire, k.catchup, k.overlap, k.key_id, k.cap, k.jitter, k.jitter_by, k.late_after, k.starts_at, k.ends_at, k.enabled, k.owner,
+         k.tags, 1, t, t, p_who, p_why, k.expected_duration, k.routed
+  from unnest(kinds) k cross join lateral own_of(k.jobs) n where k.expected = 0 order by n.job_id;
   get diagnostics made = row_count;
-  perform count_new_jobs(p_jobs);
+  perform count_new_jobs(kinds);
   if old is not null then
     perform leave(old, t, 'edited', true);
     update jobs o set
@@ -316,12 +309,12 @@ begin
       starts_at = n.starts_at, ends_at = n.ends_at, enabled = n.enabled, owner = n.owner, tags = n.tags, revision = n.expected + 1,
       updated_at = t, what = 'changed', who = p_who, why = p_why, expected_duration = n.expected_duration, routed = n.routed,
       learned_at = case when n.stays then o.learned_at end
-    from (select n.*, j.place,                           -- where nobody names a pool, what its runs have taught counts on
-                 n.routed and j.routed and n.expected_duration is null and j.expected_duration is null as stays
-          from jobs_of(p_jobs) n
+    from (select k.*, n.*, j.place,                      -- where nobody names a pool, what its runs have taught counts on
+                 k.routed and j.routed and k.expected_duration is null and j.expected_duration is null as stays
+          from unnest(kinds) k cross join lateral own_of(k.jobs) n
           cross join lateral (select j.ctid as place, j.tenant_id, j.revision, j.deleted_at, j.routed, j.expected_duration
                               from jobs j where j.job_id = n.job_id offset 0) j
-          where n.expected > 0 and j.revision = n.expected and j.tenant_id = n.tenant_id and j.deleted_at is null) n
+          where k.expected > 0 and j.revision = k.expected and j.tenant_id = k.tenant_id and j.deleted_at is null) n
     where o.ctid = n.place;                              -- its row is locked, so it is still there
     get diagnostics changed = row_count;
   end if;
@@ -330,8 +323,7 @@ begin
   end if;
   if limited then
     update limits l set most = n.key_most
-    from (select distinct on (key_id) key_id, key_most from jsonb_to_recordset(p_jobs) x (key_id integer, key_most integer)
-          where key_id is not null order by key_id, key_most) n
+    from (select distinct on (key_id) key_id, key_most from unnest(kinds) where key_id is not null order by key_id, key_most) n
     where l.key_id = n.key_id and l.most <> n.key_most;
   end if;
 
@@ -346,7 +338,7 @@ begin
     from jobs j where q.job_id = any (old) and j.job_id = q.job_id and (q.key_id, q.cap) is distinct from (j.key_id, j.cap);
   end if;
 
-  perform enter(old, p_jobs, t, interval '1 minute', h_schedule, h_next, k_schedule, k_at, waits);
+  perform enter(old, kinds, t, interval '1 minute', h_schedule, h_next, k_schedule, k_at, waits);
   return t;
 end $$;
 
@@ -414,7 +406,7 @@ begin
   if r is null then return null; end if;
   update queue set blocked = blocked & ~1
   where job_id = any (p_job || array(select f.flow_id from flows f where f.top_job = p_job and f.finished_at is null)) and blocked & 1 = 1;
-  perform enter(array[p_job], '[]', t, interval '0', h_schedule, h_next, k_schedule, k_at);
+  perform enter(array[p_job], '{}', t, interval '0', h_schedule, h_next, k_schedule, k_at);
   return r;
 end $$;
 

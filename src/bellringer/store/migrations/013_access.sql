@@ -87,17 +87,15 @@ end $$;
 -- Counts the jobs that registration creates: new ones by kind, as they were sent, since to count thousands of rows costs a tenth of
 -- what it costs to write them. All are counted in one place, the same for a whole transaction, so that two that create much do
 -- not wait for each other in a ring.
-create function count_new_jobs(p_jobs jsonb) returns void
+create function count_new_jobs(p_kinds kind[]) returns void
 language plpgsql set search_path = bellringer, pg_temp as $$
 declare
   place smallint := pg_current_xact_id()::text::bigint % 64;
 begin
   perform count_jobs(s.grown) from (select array(
     select row(k.tenant_id, place, sum(n.jobs), sum(case when k.enabled then n.jobs * f.fires else 0 end))::job_growth
-    from jsonb_to_recordset(p_jobs) k (tenant_id integer, expected integer, enabled boolean, schedule_ids integer[],
-         delay double precision, jobs jsonb)
-    cross join lateral (select jsonb_array_length(k.jobs) as jobs) n
-    cross join lateral fires_of(k.schedule_ids, k.delay * interval '1 second') f
+    from unnest(p_kinds) k cross join lateral (select jsonb_array_length(k.jobs) as jobs) n
+    cross join lateral fires_of(k.schedule_ids, k.delay) f
     where k.expected = 0 group by k.tenant_id) as grown) s
   where cardinality(s.grown) > 0;
 end $$;
