@@ -43,7 +43,8 @@ select pg_try_advisory_xact_lock(82, 0)
 -- number below the snapshot's xmin is of such a one, and new ones get greater numbers. So what is below it is complete, and no
 -- entry can slip in behind a seal later. By audit_id alone one could: numbers are given before the commit.
 select a.audit_id, a.tx::text::bigint as tx, a.at, a.tenant_id, a.who, a.origin, a.request_id, a.action, a.kind, a.target, a.revision,
-       coalesce(a.before, b.definition)::text as before, coalesce(a.after, c.definition, case j.revision when a.revision then definition_of(j) end)::text as after
+       coalesce(a.before::text, sealed_as(b.definition)) as before,
+       coalesce(a.after::text, sealed_as(c.definition), case j.revision when a.revision then sealed_as(j) end) as after
 from (select *, case kind when 'job' then target::uuid end as job_id from audit
       where (tx, audit_id) > ($1::bigint::text::xid8, $2) and tx < pg_snapshot_xmin(pg_current_snapshot())
       order by tx, audit_id limit $3) a
@@ -55,7 +56,8 @@ order by a.tx, a.audit_id
 -- name: sealed
 -- The same, up to a seal.
 select a.audit_id, a.tx::text::bigint as tx, a.at, a.tenant_id, a.who, a.origin, a.request_id, a.action, a.kind, a.target, a.revision,
-       coalesce(a.before, b.definition)::text as before, coalesce(a.after, c.definition, case j.revision when a.revision then definition_of(j) end)::text as after
+       coalesce(a.before::text, sealed_as(b.definition)) as before,
+       coalesce(a.after::text, sealed_as(c.definition), case j.revision when a.revision then sealed_as(j) end) as after
 from (select *, case kind when 'job' then target::uuid end as job_id from audit
       where (tx, audit_id) > ($1::bigint::text::xid8, $2) and (tx, audit_id) <= ($3::bigint::text::xid8, $4)
       order by tx, audit_id limit $5) a

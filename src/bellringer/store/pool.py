@@ -37,6 +37,7 @@ REFUSED: Final = (asyncpg.DataError, asyncpg.ProgramLimitExceededError)  # the v
 SETTINGS: Final = {
     "search_path": "bellringer",
     "timezone": "UTC",
+    "intervalstyle": "postgres",
     # A plan that was made while a table was empty would be kept when it is large; see docs/decisions/007.
     "plan_cache_mode": "force_custom_plan",
     "statement_timeout": "30s",

@@ -148,12 +148,24 @@ create table job_revisions (
 );
 alter table job_revisions alter definition set statistics 0;
 
--- A job as a document. What is null is left out: that is half of the columns. The same whoever asks, because the audit's seals are
--- over it: so a column that is added later has to be left out of it where it has its default.
-create function definition_of(j jobs) returns jsonb
-language sql stable set timezone = 'UTC' set intervalstyle = 'postgres' as $$
-  select jsonb_strip_nulls(to_jsonb(j) - '{job_id, name_key, created_at, updated_at, revision, what, who, why, spec, schedules, catchup}'::text[])
-      || jsonb_build_object('spec', j.spec, 'schedules', j.schedules, 'catchup', j.catchup)    -- whose own nulls stay
+-- A job as a document. What is null is left out: that is half of the columns. The audit's seals are over it, so it must be the same
+-- at any time: what is added to jobs later comes in only where null is its default. Times and intervals are written as our
+-- connections have them set. Each of these is one expression without more (a type of its own, no `set`), so that it is made
+-- part of its query: to call it would take longer than what it does.
+create type job_terms as (
+  tenant_id integer, shard smallint, name text, task_id integer, schedule_ids integer[], once_at timestamptz, delay interval,
+  pool_id smallint, priority smallint, misfire text, overlap text, key_id integer, cap smallint, jitter interval, jitter_by interval,
+  late_after interval, starts_at timestamptz, ends_at timestamptz, enabled boolean, paused_at timestamptz, paused_by text,
+  paused_reason text, paused_until timestamptz, owner text, tags text[], deleted_at timestamptz, expected_duration interval,
+  routed boolean, learned_at timestamptz);
+create function terms_of(j jobs) returns jsonb language sql stable as $$
+  select jsonb_strip_nulls(to_jsonb(row(
+    j.tenant_id, j.shard, j.name, j.task_id, j.schedule_ids, j.once_at, j.delay, j.pool_id, j.priority, j.misfire, j.overlap, j.key_id,
+    j.cap, j.jitter, j.jitter_by, j.late_after, j.starts_at, j.ends_at, j.enabled, j.paused_at, j.paused_by, j.paused_reason,
+    j.paused_until, j.owner, j.tags, j.deleted_at, j.expected_duration, j.routed, j.learned_at)::bellringer.job_terms))
+$$;
+create function definition_of(j jobs) returns jsonb language sql stable as $$
+  select bellringer.terms_of(j) || jsonb_build_object('spec', j.spec, 'schedules', j.schedules, 'catchup', j.catchup)    -- whose own nulls stay
 $$;
 
 create function revisions_of(p_job uuid)
@@ -163,7 +175,8 @@ returns table (revision integer, effective_at timestamptz, what text, who text, 
   select revision, updated_at, what, who, why, bellringer.definition_of(j) from bellringer.jobs j where job_id = p_job
 $$;
 
-create function keep_revision() returns trigger language plpgsql security definer set search_path = bellringer, pg_temp as $$
+create function keep_revision() returns trigger language plpgsql security definer set search_path = bellringer, pg_temp
+set timezone = 'UTC' set intervalstyle = 'postgres' as $$              -- whoever changes a job, and from where
 begin
   insert into job_revisions (job_id, revision, effective_at, what, who, why, definition)
   values (old.job_id, old.revision, old.updated_at, old.what, old.who, old.why, definition_of(old));

@@ -36,6 +36,12 @@ create table audit (
 );
 create index audit_newest on audit (tenant_id, audit_id);
 
+-- A job, or what one was, as it is sealed: its definition, in parts, since to join them takes as long as to write them.
+create function sealed_as(j jobs) returns text language sql stable as
+$$ select bellringer.terms_of(j)::text || j.spec::text || j.schedules::text || j.catchup::text $$;
+create function sealed_as(d jsonb) returns text language sql stable as
+$$ select (d - array['spec', 'schedules', 'catchup'])::text || (d -> 'spec')::text || (d -> 'schedules')::text || (d -> 'catchup')::text $$;
+
 -- Each seal is a hash over the seal before it and the rows up to a position, so nothing before it can change unseen.
 create table audit_seals (
   seal_id   bigint generated always as identity primary key,
