@@ -218,6 +218,7 @@ class _Reader:
         return wanted, faults
 
     async def _first(self, item: Any) -> Definition:
+        await asyncio.sleep(0)  # to read one in full takes as long as to cast dozens
         return await prepared(self._call, await self._reading.first(item))
 
 

@@ -168,11 +168,14 @@ create function definition_of(j jobs) returns jsonb language sql stable as $$
   select bellringer.terms_of(j) || jsonb_build_object('spec', j.spec, 'schedules', j.schedules, 'catchup', j.catchup)    -- whose own nulls stay
 $$;
 
+-- Asked from outside for the one job, so that the newest of very many are found by the key, in its order.
 create function revisions_of(p_job uuid)
 returns table (revision integer, effective_at timestamptz, what text, who text, why text, definition jsonb) language sql stable as $$
-  select revision, effective_at, what, who, why, definition from bellringer.job_revisions where job_id = p_job
-  union all
-  select revision, updated_at, what, who, why, bellringer.definition_of(j) from bellringer.jobs j where job_id = p_job
+  select r.revision, r.effective_at, r.what, r.who, r.why, r.definition from (
+    select job_id, revision, effective_at, what, who, why, definition from bellringer.job_revisions
+    union all
+    select job_id, revision, updated_at, what, who, why, bellringer.definition_of(j) from bellringer.jobs j) r
+  where r.job_id = p_job
 $$;
 
 create function keep_revision() returns trigger language plpgsql security definer set search_path = bellringer, pg_temp

@@ -72,23 +72,20 @@ end $$;
 create function run_target(p_job uuid, p_at timestamptz, p_slot bigint) returns text language sql immutable parallel safe as
 $$ select p_job || ' ' || (extract(epoch from p_at) * 1000000)::bigint || ' ' || p_slot $$;
 
--- Who acts, of the one job: where several callers share a statement, the connection was told of each of them by its job.
-create function actor_of(p_job uuid, out who text, out origin text, out request_id text) language sql stable parallel safe as $$
-  select a ->> 'who', a ->> 'origin', a ->> 'request_id'
-  from (select nullif(current_setting('bellringer.actor', true), '')::jsonb as told) s
-  cross join lateral (select coalesce(told -> 'each' -> p_job::text, told) as a) o
-$$;
-
--- All that one statement creates at once: 10,000 jobs that are created together are one insert here too.
+-- All that one statement creates at once: 10,000 jobs that are created together are one insert here too. Where several callers
+-- share a statement, the connection was told of each of them by its job. What it was told is read once, not for each.
 create function audit_new_jobs() returns trigger language plpgsql security definer set search_path = bellringer, pg_temp as $$
+declare
+  told jsonb := nullif(current_setting('bellringer.actor', true), '')::jsonb;
 begin
-  if nullif(current_setting('bellringer.actor', true), '')::jsonb ? 'each' then
+  if told ? 'each' then
     insert into audit (at, tenant_id, who, origin, request_id, action, kind, target, revision)
-    select bellringer.now(), n.tenant_id, coalesce(a.who, n.who), a.origin, a.request_id, 'job.' || n.what, 'job', n.job_id, n.revision
-    from added n cross join lateral actor_of(n.job_id) a;
+    select bellringer.now(), n.tenant_id, coalesce(a.actor ->> 'who', n.who), a.actor ->> 'origin', a.actor ->> 'request_id',
+           'job.' || n.what, 'job', n.job_id, n.revision
+    from added n cross join lateral (select coalesce(told -> 'each' -> n.job_id::text, told) as actor) a;
     return null;
   end if;
-  with a as materialized (select * from actor())         -- read once, not for each of thousands
+  with a as materialized (select * from actor())
   insert into audit (at, tenant_id, who, origin, request_id, action, kind, target, revision)
   select bellringer.now(), n.tenant_id, coalesce(a.who, n.who), a.origin, a.request_id, 'job.' || n.what, 'job', n.job_id, n.revision
   from a cross join added n;
@@ -101,7 +98,7 @@ create function audit_job() returns trigger language plpgsql security definer se
 begin
   insert into audit (at, tenant_id, who, origin, request_id, action, kind, target, revision)
   select bellringer.now(), new.tenant_id, coalesce(a.who, new.who), a.origin, a.request_id, 'job.' || new.what, 'job', new.job_id, new.revision
-  from actor_of(new.job_id) a;
+  from actor() a;
   return null;
 end $$;
 create trigger audited after update on jobs for each row when (old.revision <> new.revision) execute function audit_job();
