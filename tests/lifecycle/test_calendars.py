@@ -13,7 +13,7 @@ from bellringer.errors import Conflict, InvalidInput, InvalidSchedule, NotFound
 from bellringer.lifecycle import calendars as step
 from bellringer.lifecycle import register
 from bellringer.schedule import Calendar, Cron, Schedule, cron, crontab, daysoff, every, recurrence, rrule
-from bellringer.store import calendars, jobs, reasons
+from bellringer.store import calendars, jobs, reasons, revisions
 from bellringer.store.names import Names
 from bellringer.store.pool import connect
 from bellringer.verify import Asked, Finding, verify
@@ -189,7 +189,7 @@ async def test_jobs_follow_a_change_as_a_revision_that_says_why(bench: Bench) ->
     assert await digests(bench, job_id) == [changed.digest]
     assert (after.revision, after.tags, after.priority) == (2, before.tags, before.priority)
     assert after.schedules[1] == before.schedules[1]
-    newest, _ = await jobs.revisions(bench.store, job_id, 10)
+    newest, _ = await revisions.newest(bench.store, job_id, 10)
     assert (newest["what"], newest["who"], newest["why"]) == ("changed", "me", "calendar de, version 2")
     assert (await bench.read(other)).revision == 1
 

@@ -17,7 +17,7 @@ from bellringer.lifecycle.homes import new_ids
 from bellringer.policies import Misfire, Overlap, Retry
 from bellringer.runs import State
 from bellringer.schedule import at, cron, every
-from bellringer.store import history, jobs
+from bellringer.store import history, jobs, revisions
 from bellringer.store.scope import ScopedStore
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ async def test_every_change_leaves_a_revision(bench: Bench) -> None:
     await bench.pause(job)
     await bench.resume(job)
     await bench.retire(job)
-    rows = await jobs.revisions(bench.store, job, 10)
+    rows = await revisions.newest(bench.store, job, 10)
     assert [row["what"] for row in rows] == ["deleted", "resumed", "paused", "changed", "created"]
     assert [row["revision"] for row in rows] == [5, 4, 3, 2, 1]
     assert rows[-1]["definition"]["schedules"] == [{"every": "1s"}]

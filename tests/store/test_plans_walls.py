@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from bellringer.runs import RunKey
-from bellringer.store import audit, backfills, calendars, events, jobs, logs, reasons, runs
+from bellringer.store import audit, backfills, calendars, events, jobs, logs, reasons, revisions, runs
 from bellringer.store.logs import LineFilter
 from bellringer.store.pool import SETTINGS, Store
 from bellringer.store.scope import ScopedStore, open_tenants
@@ -76,7 +76,7 @@ CASES: Mapping[str, Callable[[Store], Awaitable[object]]] = {
     "find jobs": lambda s: jobs.find_many(s, TENANT, ["JOB 1", "job 4"]),
     "get a job": lambda s: jobs.get(s, JOB, TENANT),
     "list jobs": lambda s: jobs.listing(s, TENANT, JOB, 50),
-    "revisions": lambda s: jobs.revisions(s, JOB, 50),
+    "revisions": lambda s: revisions.newest(s, JOB, 50),
     "get a run": lambda s: runs.get(s, KEY, TENANT),
     "attempts": lambda s: runs.attempts(s, KEY),
     "runs of a job": lambda s: runs.of_job(s, JOB, TENANT, None, 50),

@@ -7,12 +7,13 @@ from datetime import UTC, datetime
 from typing import Final
 
 import pytest
+from tests.store.test_plans_register import rows_read
 
 from bellringer.jobs import Definition
 from bellringer.lifecycle import control
 from bellringer.lifecycle.register import change, register
 from bellringer.schedule import every
-from bellringer.store import audit, flow_reads, jobs, reasons
+from bellringer.store import audit, flow_reads, reasons, revisions
 from bellringer.store.names import Names
 from bellringer.store.pool import Store
 from bellringer.store.scope import ScopedStore, open_tenants
@@ -20,6 +21,7 @@ from bellringer.testing.server import TestServer
 
 MANY: Final = 20_000
 FEW: Final = 200  # rows
+BOTH: Final = "jobs|job_revisions"
 OTHERS: Final = 500  # jobs, so that reading all of them would show
 # What a job has beside what its definition tells.
 NOT_TOLD: Final = {"job_id", "name_key", "created_at", "updated_at", "revision", "what", "who", "why"}
@@ -37,7 +39,7 @@ async def test_a_job_is_its_latest_revision(store: Store, names: Names) -> None:
     await change(store, names, job_id, 1, definition("bell", 7), tenant_id=1, who="bob", why="louder")
     await control.pause(store, job_id, tenant_id=1, who="cy", reason="rest", until=None)
     await control.retire(store, job_id, tenant_id=1, who="dee")
-    told = await jobs.revisions(store, job_id, 10)
+    told = await revisions.newest(store, job_id, 10)
     assert [(r["revision"], r["what"], r["who"], r["why"]) for r in told] == [
         (4, "deleted", "dee", None),
         (3, "paused", "cy", "rest"),
@@ -70,9 +72,9 @@ async def test_a_definition_tells_all_columns_of_a_job(store: Store) -> None:
 
 
 READS: Final[dict[str, Callable[[Store, object], Awaitable[object]]]] = {
-    "newest": lambda store, job: jobs.revisions(store, job, 10),  # type: ignore[arg-type]
-    "before": lambda store, job: jobs.revisions_before(store, job, MANY // 2, 10),  # type: ignore[arg-type]
-    "one": lambda store, job: jobs.revision(store, job, 1, MANY // 2),  # type: ignore[arg-type]
+    "newest": lambda store, job: revisions.newest(store, job, 10),  # type: ignore[arg-type]
+    "before": lambda store, job: revisions.before(store, job, MANY // 2, 10),  # type: ignore[arg-type]
+    "one": lambda store, job: revisions.one(store, job, 1, MANY // 2),  # type: ignore[arg-type]
     "then": lambda store, job: reasons.then(store, job, datetime(2040, 1, 1, tzinfo=UTC), 1),  # type: ignore[arg-type]
 }
 
@@ -100,21 +102,12 @@ async def test_a_few_of_very_many_are_found_by_their_key(bellringer_server: Test
             for store in (owner, ScopedStore(tenants, 1, None)):
                 await store.pool.execute("set stats_fetch_consistency = none")
                 for name, read in READS.items():
-                    before = await rows_read(store)
+                    before = await rows_read(store, BOTH)
                     assert await read(store, job_id), name
-                    assert await rows_read(store) - before < FEW, name
-            before = await rows_read(owner)
+                    assert await rows_read(store, BOTH) - before < FEW, name
+            before = await rows_read(owner, BOTH)
             assert await flow_reads.versions(owner, job_id) == []
-            assert await rows_read(owner) - before < 2 * flow_reads.MOST_REVISIONS
+            assert await rows_read(owner, BOTH) - before < 2 * flow_reads.MOST_REVISIONS
         finally:
             await tenants.close()
             await owner.close()
-
-
-async def rows_read(store: Store) -> int:
-    await store.pool.execute("select pg_stat_force_next_flush()")
-    count: int = await store.pool.fetchval(
-        "select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint from pg_stat_user_tables"
-        " where relname in ('jobs', 'job_revisions')"
-    )
-    return count

@@ -19,7 +19,7 @@ from bellringer.api.targets import prepared, renewed
 from bellringer.errors import Conflict, InvalidInput, Unavailable
 from bellringer.jobs import HTTP, Definition, check_name
 from bellringer.lifecycle import register
-from bellringer.store import jobs
+from bellringer.store import jobs, revisions
 from bellringer.store.wakeups import HANDS
 from bellringer.wire import Job, JobRequest, read, to_definition
 from bellringer.wire.asks import PREFIX
@@ -130,7 +130,7 @@ async def _old(call: Call, job_id: UUID, number: int) -> Definition:
     if not 1 <= number < 1 << 31:
         raise no_revision()
     try:
-        found = await jobs.revision(call.store, job_id, call.tenant_id, number)
+        found = await revisions.one(call.store, job_id, call.tenant_id, number)
         if found is None:
             raise no_revision()
         return found[1].definition()

@@ -13,7 +13,7 @@ from bellringer.api import documents
 from bellringer.api.calls import BigInt, Call, no_job, reply
 from bellringer.api.operations import CURSOR, LIMIT, number, operation
 from bellringer.errors import InvalidInput, NotFound
-from bellringer.store import jobs
+from bellringer.store import jobs, revisions
 from bellringer.wire.jobs import FieldChange, Revision, RevisionItem, RevisionPage
 
 _LARGEST: Final = (1 << 31) - 1
@@ -44,7 +44,7 @@ async def listing(call: Call) -> Response:
     mark = call.cursor(of, RevisionMark)
     if await jobs.get(call.store, job_id, call.tenant_id) is None:
         raise no_job()
-    found = await jobs.revisions_before(call.reads, job_id, mark.revision if mark else None, limit + 1)
+    found = await revisions.before(call.reads, job_id, mark.revision if mark else None, limit + 1)
     following = call.cursor_to(of, RevisionMark(found[limit - 1].revision)) if len(found) > limit else None
     return reply(RevisionPage(items=[RevisionItem(**_told(r)) for r in found[:limit]], next_cursor=following))
 
@@ -64,11 +64,11 @@ async def get(call: Call) -> Response:
         raise InvalidInput("against must be the number of a revision", code="limit_range")
     if this is None or await jobs.get(call.store, job_id, call.tenant_id) is None:
         raise no_revision() if this is None else no_job()
-    found = await jobs.revision(call.reads, job_id, call.tenant_id, this)
+    found = await revisions.one(call.reads, job_id, call.tenant_id, this)
     if found is None:
         raise no_revision()
     against = other or this - 1
-    before = await jobs.revision(call.reads, job_id, call.tenant_id, against) if against else None
+    before = await revisions.one(call.reads, job_id, call.tenant_id, against) if against else None
     if other is not None and before is None:
         raise no_revision()
     change, job = found
@@ -87,7 +87,7 @@ def _number(text: str) -> int | None:
     return value if 1 <= value <= _LARGEST else None
 
 
-def _told(r: jobs.Revision) -> dict[str, Any]:
+def _told(r: revisions.Revision) -> dict[str, Any]:
     return {"revision": r.revision, "at": r.effective_at, "what": r.what, "by": r.who, "why": r.why}
 
 

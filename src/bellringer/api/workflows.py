@@ -16,7 +16,7 @@ from bellringer.api.flows import no_part
 from bellringer.api.operations import CURSOR, LIMIT, number, operation, string
 from bellringer.api.revisions import no_revision
 from bellringer.errors import InvalidInput
-from bellringer.store import flow_reads, job_history, jobs
+from bellringer.store import flow_reads, job_history, jobs, revisions
 from bellringer.store.flow_reads import GraphRows, VersionRow
 from bellringer.store.job_history import PastRun
 from bellringer.wire.workflows import (
@@ -96,7 +96,7 @@ async def graph(call: Call) -> Response:
     if version is not None:
         revision = (await _version(call, job, version)).revision
     elif revision is not None:
-        found = await jobs.revision(call.reads, job.job_id, call.tenant_id, revision)
+        found = await revisions.one(call.reads, job.job_id, call.tenant_id, revision)
         if found is None:
             raise no_revision()
         version = found[1].spec.graph

@@ -60,9 +60,8 @@ async def weigh(
     for place, definition in enumerate(definitions):
         if place % 250 == 249:
             await asyncio.sleep(0)  # thousands take a while: others have their turn meanwhile
-        versioned: Definition | InvalidInput = definition
-        if definition.task == WORKFLOW:
-            versioned = await _versioned(store, names, definition, tenant_id, graphs)
+        is_flow = definition.task == WORKFLOW
+        versioned = await _versioned(store, names, definition, tenant_id, graphs) if is_flow else definition
         outcomes.append(versioned if isinstance(versioned, InvalidInput) else judged(versioned))
     unknown = await names.unknown_pools({j.definition.pool for j in outcomes if isinstance(j, Judged)})
     nowhere = await homeless(names, (j.definition for j in outcomes if isinstance(j, Judged)))

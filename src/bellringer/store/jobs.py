@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import asyncpg
@@ -208,7 +208,7 @@ async def get(store: Store, job_id: UUID, tenant_id: int) -> Job | None:
 
 async def some(store: Store, job_ids: Sequence[UUID], tenant_id: int) -> list[Job]:
     """Those of these jobs that there are, in the order given."""
-    return await _read(store, await store.pool.fetch(_SQL.get, job_ids, tenant_id))
+    return await read(store, await store.pool.fetch(_SQL.get, job_ids, tenant_id))
 
 
 async def find(store: Store, tenant_id: int, name: str) -> tuple[UUID, int] | None:
@@ -269,32 +269,6 @@ async def count(store: Store, tenant_id: int, wanted: JobFilter, most: int) -> t
     return min(sum(not row["is_stop"] for row in rows), most), is_all
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Revision:
-    """One change of a job."""
-
-    revision: int
-    effective_at: datetime
-    what: str
-    who: str
-    why: str | None
-
-
-async def revisions_before(store: Store, job_id: UUID, before: int | None, most: int) -> list[Revision]:
-    """The newest changes of a job, those before the given one."""
-    return [Revision(**dict(row)) for row in await store.pool.fetch(_SQL.revisions_before, job_id, before, most)]
-
-
-async def revision(store: Store, job_id: UUID, tenant_id: int, number: int) -> tuple[Revision, Job] | None:
-    """One change, and the job as it was after it; raises InvalidInput where that cannot be read any more."""
-    row = await store.pool.fetchrow(_SQL.revision, job_id, number, tenant_id)
-    if row is None:
-        return None
-    told = ("revision", "effective_at", "what", "who", "why")
-    [job] = await _read(store, [row])
-    return Revision(**{name: row[name] for name in told}), job
-
-
 async def stop_runs(store: Store, job_id: UUID, tenant_id: int) -> None:
     """Ask what runs of a job to stop."""
     await store.pool.execute(_SQL.stop_runs, job_id, tenant_id)
@@ -303,11 +277,6 @@ async def stop_runs(store: Store, job_id: UUID, tenant_id: int) -> None:
 async def lapsed(store: Store, most: int) -> list[tuple[UUID, int]]:
     """Jobs whose pause is over."""
     return [(row["job_id"], row["tenant_id"]) for row in await store.pool.fetch(_SQL.lapsed, most)]
-
-
-async def revisions(store: Store, job_id: UUID, most: int) -> list[Mapping[str, Any]]:
-    rows = await store.pool.fetch(_SQL.revisions, job_id, most)
-    return [{**dict(row), "definition": msgspec.json.decode(row["definition"])} for row in rows]
 
 
 def translate(error: asyncpg.PostgresError) -> Exception:
@@ -329,7 +298,7 @@ def translate(error: asyncpg.PostgresError) -> Exception:
     return error
 
 
-async def _read(store: Store, rows: Sequence[asyncpg.Record]) -> list[Job]:
+async def read(store: Store, rows: Sequence[asyncpg.Record]) -> list[Job]:
     """Jobs whose schedules can be evaluated: the calendars that they heed are known."""
     found = [_job(row) for row in rows]
     await calendars.load(store, (schedule for job in found for schedule in job.schedules))
