@@ -1,19 +1,19 @@
-# Everything a person needs on a fresh machine: `make dev` to run it, `make test` to prove it.
-PORT ?= 8700
-JOBS ?= 2
-# The system's Python, where it will do: it was built with optimisations, unlike what version managers compile, and needs a sixth
-# less of a processor for the same.
-WILL_DO := 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))'
-PYTHON ?= $(shell /usr/bin/python3 -c $(WILL_DO) 2>/dev/null && echo /usr/bin/python3 || echo python3)
+# Everything that a fresh machine needs: `make dev` runs Bellringer, `make test` checks it.
+PORT ?=
+JOBS ?= 3
+# Prefer the system's Python: it is built with optimizations, and uses a sixth less CPU than one that a version manager compiled.
+IS_SUITABLE := 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))'
+PYTHON ?= $(shell /usr/bin/python3 -c $(IS_SUITABLE) 2>/dev/null && echo /usr/bin/python3 || echo python3)
 BIN := .venv/bin
+CODE := src tests bench tools
 UV := $(BIN)/uv
 UV_FLAGS := --quiet --system-certs
 
-# The tests start hundreds of processes, and with this each of them compiles every module that it imports.
+# The tests start hundreds of processes; with this variable each of them would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env dev services services-down check format browser test lock clean
+.PHONY: help env dev services services-down check format browser postgres test test-stock chaos bench lock clean
 
 help: ## Print this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -29,38 +29,64 @@ env: .venv/.ready ## Make the environment in .venv from the lock file
 	@$(UV) pip install $(UV_FLAGS) --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
-dev: env ## Run Bellringer with its demo on http://127.0.0.1:8700 (PORT= overrides); Ctrl-C stops it
-	@$(BIN)/bellringer dev --demo --port $(PORT)
+dev: env ## Run Bellringer with its demo on http://127.0.0.1:8700, or the next free port (PORT= overrides)
+	@$(BIN)/bellringer dev --demo $(if $(PORT),--port $(PORT))
 
-services: env ## Start a real PostgreSQL, Redis, etcd and Kafka under .services, and come back when they answer
-	@$(BIN)/bellringer services up
+services: env ## Start a real PostgreSQL, Redis, etcd and Kafka under .services, and wait until they respond
+	@$(BIN)/python -m tools.servers up
 
-services-down: env ## Stop them; their programs and data are kept
-	@$(BIN)/bellringer services down
+services-down: env ## Stop these servers; their programs and data are kept
+	@$(BIN)/python -m tools.servers down
 
 check: env ## Check format, lint, types and the layers
-	@$(BIN)/ruff format --check --quiet src tests
-	@$(BIN)/ruff check --quiet src tests
+	@$(BIN)/ruff format --check --quiet $(CODE)
+	@$(BIN)/ruff check --quiet $(CODE)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-format: env ## Format the code and mend what ruff can mend
-	@$(BIN)/ruff format src tests
-	@$(BIN)/ruff check --fix src tests
+format: env ## Format the code and apply the fixes of ruff
+	@$(BIN)/ruff format $(CODE)
+	@$(BIN)/ruff check --fix $(CODE)
 
-# The console's tests drive a real Chromium. Without one they are skipped, and say so; where CI=true they fail.
+# The console's tests drive a real Chromium. Without one they are skipped; with CI=true they fail.
 browser:
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
 	  echo "  installing Chromium for the console's tests …" && apt-get -qq update >/dev/null && \
 	  DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends chromium >/dev/null; } || \
 	  echo "  there is no Chromium: the console's tests need one (Debian: apt-get install chromium)"
 
-test: check browser ## Run every check and every test, in two processes (JOBS= overrides)
-	@$(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+# Some tests also run on the distribution's PostgreSQL. Only its programs are used: no cluster is created or started.
+# Without them these tests are skipped; with CI=true they fail.
+LLVM := $(wildcard /usr/lib/postgresql/*/lib/llvmjit.so)
+APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends
+postgres:
+	@test -n "$(LLVM)" || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+	  echo "  installing PostgreSQL for the tests on a stock server …" && apt-get -qq update >/dev/null && \
+	  mkdir -p /etc/postgresql-common && \
+	  { test -e /etc/postgresql-common/createcluster.conf || echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf; } && \
+	  $(APT_INSTALL) postgresql $$(apt-cache depends --recurse --no-suggests postgresql | grep -oE 'postgresql-[0-9]+-jit' | sort -u) >/dev/null; } || \
+	  echo "  there is no PostgreSQL with LLVM: tests on a stock server need one (Debian: apt-get install postgresql)"
 
-lock: env ## Make the lock files anew from pyproject.toml
+PYTEST := $(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
+test: check browser postgres ## Run every check and every test, in three processes, because most tests wait (JOBS= overrides)
+	@rm -f .pytest_cache/v/cache/lastfailed
+	@$(PYTEST) || { test $$? = 1 && $(BIN)/python -m tools.retry_failed; }
+
+test-stock: env postgres ## Run only the tests on the distribution's PostgreSQL, as a role without privileges
+	@$(PYTEST) -k stock
+
+SEEDS ?= 10
+SECONDS ?= 180
+chaos: env ## Run SEEDS=10 random fault histories of SECONDS=180 each, and the SIGSTOP drill; SEED= repeats one
+	@$(BIN)/python -m tests.chaos --seeds $(SEEDS) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+ROUNDS ?= 3
+bench: env postgres ## Run Bellringer and its peers through the same scenarios (ROUNDS=3, ONLY=bellringer,pgqueuer,S1)
+	@$(BIN)/python -m bench.peers run --rounds $(ROUNDS) $(if $(ONLY),--only $(ONLY))
+
+lock: env ## Regenerate the lock files from pyproject.toml
 	@echo "uv==0.13.7" | $(UV) pip compile $(UV_FLAGS) --no-header --generate-hashes --universal --python-version 3.11 - --output-file requirements-uv.lock
 	@$(UV) pip compile $(UV_FLAGS) --no-header --generate-hashes --universal --python-version 3.11 --all-extras --group dev pyproject.toml --output-file requirements.lock
 
 clean: ## Remove the environment and caches (not your data in .bellringer and .services)
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .bench dist

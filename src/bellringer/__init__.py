@@ -1,4 +1,15 @@
-"""Bellringer: durable one-shot and recurring jobs, run at their time, over PostgreSQL."""
+"""Bellringer, a distributed job scheduler over PostgreSQL.
+
+    from bellringer import App, cron
+
+    app = App()
+
+    @app.schedule(cron("30 2 * * *", tz="Europe/Paris"))
+    @app.task(retry=5)
+    def nightly_report() -> None: ...
+
+Start a worker with `bellringer worker app.py`. The module `bellringer.client` has clients for the REST API.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +17,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from bellringer.core.messages import Message
+    from bellringer.core.retry_policy import Retry
+    from bellringer.core.tasks import Discard, Snooze
     from bellringer.errors import (
         BellringerError,
         Cancelled,
         ConfigError,
         Conflict,
         InvalidInput,
+        InvalidItems,
         InvalidSchedule,
         NotFound,
         PayloadTooLarge,
@@ -19,14 +34,14 @@ if TYPE_CHECKING:
         SchemaMismatch,
         Unavailable,
     )
-    from bellringer.policies import Retry
     from bellringer.schedule import at, cron, delay, every, rrule
     from bellringer.sdk.app import App
+    from bellringer.sdk.composition import chain, group
     from bellringer.sdk.handles import JobHandle, RunHandle
-    from bellringer.sdk.sending import TaskHandle
-    from bellringer.sdk.values import RUN_AT, RUN_DATE, RUN_ID
+    from bellringer.sdk.policies import after
+    from bellringer.sdk.task_handle import TaskHandle
+    from bellringer.sdk.workflow_values import RUN_AT, RUN_DATE, RUN_ID
     from bellringer.sdk.workflows import Workflow, WorkflowHandle
-    from bellringer.tasks import Discard, Snooze
     from bellringer.worker.context import Context
 
 __all__ = [
@@ -41,8 +56,10 @@ __all__ = [
     "Context",
     "Discard",
     "InvalidInput",
+    "InvalidItems",
     "InvalidSchedule",
     "JobHandle",
+    "Message",
     "NotFound",
     "PayloadTooLarge",
     "Retry",
@@ -54,28 +71,35 @@ __all__ = [
     "Unavailable",
     "Workflow",
     "WorkflowHandle",
+    "after",
     "at",
+    "chain",
     "cron",
     "delay",
     "every",
+    "group",
     "rrule",
 ]
 
-_ELSEWHERE: Final = {
-    "RUN_AT": "sdk.values",
-    "RUN_DATE": "sdk.values",
-    "RUN_ID": "sdk.values",
+_MODULES: Final = {
+    "RUN_AT": "sdk.workflow_values",
+    "RUN_DATE": "sdk.workflow_values",
+    "RUN_ID": "sdk.workflow_values",
     "App": "sdk.app",
     "Context": "worker.context",
-    "Discard": "tasks",
+    "Discard": "core.tasks",
     "JobHandle": "sdk.handles",
-    "Retry": "policies",
+    "Message": "core.messages",
+    "Retry": "core.retry_policy",
     "RunHandle": "sdk.handles",
-    "Snooze": "tasks",
-    "TaskHandle": "sdk.sending",
+    "Snooze": "core.tasks",
+    "TaskHandle": "sdk.task_handle",
     "Workflow": "sdk.workflows",
     "WorkflowHandle": "sdk.workflows",
+    "after": "sdk.policies",
     "at": "schedule",
+    "chain": "sdk.composition",
+    "group": "sdk.composition",
     "cron": "schedule",
     "delay": "schedule",
     "every": "schedule",
@@ -83,13 +107,13 @@ _ELSEWHERE: Final = {
 }
 
 
-if not TYPE_CHECKING:  # or every misspelt name would be of type Any
+if not TYPE_CHECKING:  # type checkers would accept any attribute otherwise
 
     def __getattr__(name: str) -> Any:
-        """Import what is asked for when it is asked for: `import bellringer` alone costs next to nothing."""
+        """Import public names on first use, which keeps `import bellringer` fast."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{__name__}.{_ELSEWHERE.get(name, 'errors')}"), name)
+        value = getattr(import_module(f"{__name__}.{_MODULES.get(name, 'errors')}"), name)
         globals()[name] = value
         return value
 

@@ -1,6 +1,6 @@
-"""The only reader of time on this host.
+"""Clocks. No other module reads the time of this host.
 
-Host clocks decide when to look; what is due, and what has expired, the database's clock decides.
+Host clocks decide only when to query. The database's clock decides which work is due and which leases have expired.
 """
 
 from __future__ import annotations
@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Final, Protocol
+
+MAX_CLOCK_DRIFT: Final = 0.0005  # between two clocks; NTP corrects a clock at most at this rate
 
 
 class Clock(Protocol):
-    """What the loops need of time; tests bring their own."""
+    """The time functions that loops use. Tests pass their own implementation."""
 
     def now(self) -> datetime: ...
 
@@ -22,7 +24,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """This host's own clock."""
+    """The clock of this host."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)
@@ -35,20 +37,31 @@ class SystemClock:
 
 
 class DatabaseClock:
-    """What the database's clock shows, carried forward on this host's monotonic clock."""
+    """Estimates the database's time: the last observed value plus the time elapsed on this host's monotonic clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._reading = (clock.now(), clock.monotonic())  # one value, because handlers' threads read it too
+        self._reading = (clock.now(), clock.monotonic())  # one tuple, because threads of handlers read it concurrently
 
-    def observe(self, database_now: datetime) -> None:
-        """Take a reading that a query has just brought back."""
-        self._reading = (database_now, self._clock.monotonic())
+    def observe(self, database_now: datetime, *, sent_at: float | None = None) -> None:
+        """Records the database's time as returned by a query that has just finished.
+
+        The database read its clock before the response arrived, so the estimate is late by the way back. An earlier
+        estimate is kept, less the possible drift, if it is ahead of the new one and possible for a query that was sent
+        at `sent_at` (monotonic): the fastest response of a while counts. The estimate must not be ahead of the
+        database, because a claim before its time finds nothing.
+        """
+        moment = self._clock.monotonic()
+        read, read_at = self._reading
+        elapsed = moment - read_at
+        earlier = read + timedelta(seconds=elapsed * (1 - MAX_CLOCK_DRIFT))
+        latest = database_now + timedelta(seconds=0.0 if sent_at is None else moment - sent_at)
+        self._reading = (earlier if database_now < earlier <= latest else database_now, moment)
 
     def now(self) -> datetime:
         read, read_at = self._reading
         return read + timedelta(seconds=self._clock.monotonic() - read_at)
 
     def skew(self) -> timedelta:
-        """How far this host's wall clock is ahead of the database's."""
+        """Returns how far this host's wall clock is ahead of the database's clock."""
         return self._clock.now() - self.now()

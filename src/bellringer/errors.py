@@ -1,26 +1,33 @@
-"""Every error that Bellringer raises on purpose; each says what happened and what to do.
+"""The exceptions of Bellringer. Each message says what happened; each hint says what to do.
 
 BellringerError
-├── InvalidInput            something that the caller gave cannot be accepted (HTTP 422)
-│   ├── InvalidSchedule     a cron, interval, instant or zone; knows the position
-│   └── PayloadTooLarge     arguments, result or log beyond the limit
-├── NotFound                no such job, run or task (HTTP 404)
-├── Conflict                the state or name does not allow it (HTTP 409)
-├── QuotaExceeded           the tenant has all that it may have (HTTP 429)
-├── Unauthenticated         no key, or not a good one (HTTP 401)
+├── InvalidInput            a value from the caller is invalid (HTTP 422)
+│   ├── InvalidItems        items of a bulk are invalid; has the error of each
+│   ├── InvalidSchedule     an invalid cron expression, interval, instant or time zone; has a position
+│   └── PayloadTooLarge     arguments, a result or a log above the size limit
+├── NotFound                the job, run or task does not exist (HTTP 404)
+├── Conflict                the current state, or a name in use, prevents the change (HTTP 409)
+├── QuotaExceeded           the tenant has reached a quota (HTTP 429)
+├── Unauthenticated         the key or token is missing or invalid (HTTP 401)
 ├── Forbidden               the caller's role or scopes do not allow it (HTTP 403)
-├── RunFailed               `run.result()` of a run that ended otherwise than succeeded
-├── Cancelled               raised inside a handler at a safe point, after a cancel was asked for
-├── SchemaMismatch          the database is not at this program's schema version
-├── ConfigError             a setting that cannot be used
-└── Unavailable             the database or server does not answer
+├── RunFailed               raised by `run.result()` if the run did not succeed
+├── Cancelled               raised in a handler at a safe point after a cancel request
+├── SchemaMismatch          the database has another schema version than this program
+├── ConfigError             a setting is missing or invalid
+└── Unavailable             the database or server does not respond
+    └── NoFreeConnection    the database has no free connection slot
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
+_MAX_SHOWN_FAULTS: Final = 5  # faults of a bulk that a message repeats
+
 
 class BellringerError(Exception):
-    """The root: `code` is stable and safe to branch on, `hint` says what to do."""
+    """Base class. `code` is stable, so programs can compare it; `hint` says what to do."""
 
     code = "error"
 
@@ -35,7 +42,7 @@ class BellringerError(Exception):
 
 
 class InvalidInput(BellringerError, ValueError):
-    """Something that the caller gave cannot be accepted; nothing was stored."""
+    """A value from the caller is invalid; nothing was stored."""
 
     code = "invalid_input"
 
@@ -46,7 +53,7 @@ class InvalidInput(BellringerError, ValueError):
 
 
 class InvalidSchedule(InvalidInput):
-    """A schedule that cannot be read or never fires; `position` is where in the expression."""
+    """A schedule is malformed or never fires; `position` is the offset of the error in the expression."""
 
     code = "schedule_invalid"
 
@@ -57,20 +64,44 @@ class InvalidSchedule(InvalidInput):
         self.position = position
 
 
+class InvalidItems(InvalidInput):
+    """Items of a bulk are invalid; nothing was stored. `faults` has their errors, each with a pointer such as
+    /3/kwargs/x, in the order of the items.
+    """
+
+    def __init__(self, errors: Mapping[int, InvalidInput]) -> None:
+        self.errors = {index: errors[index] for index in sorted(errors)}
+        self.faults = tuple(
+            InvalidInput(fault.message, hint=fault.hint, pointer=f"/{index}{fault.pointer}", code=fault.code)
+            for index, error in self.errors.items()
+            for fault in getattr(error, "faults", (error,))
+        )
+        shown = "; ".join(f"{fault.pointer}: {fault.message}" for fault in self.faults[:_MAX_SHOWN_FAULTS])
+        more = f"; and {len(self.faults) - _MAX_SHOWN_FAULTS} more" if len(self.faults) > _MAX_SHOWN_FAULTS else ""
+        first = self.faults[0]
+        number = "1 item is" if len(self.errors) == 1 else f"{len(self.errors):,} items are"
+        super().__init__(
+            f"{number} invalid, so none was stored: {shown}{more}",
+            hint=first.hint if len(self.faults) == 1 else "",
+            pointer=first.pointer,
+            code=first.code,
+        )
+
+
 class PayloadTooLarge(InvalidInput):
-    """Arguments beyond the size limit; pass a reference to the data instead."""
+    """The arguments exceed the size limit; pass a reference to the data instead."""
 
     code = "payload_too_large"
 
 
 class NotFound(BellringerError, LookupError):
-    """There is no such thing, or it belongs to another tenant."""
+    """The object does not exist or belongs to another tenant."""
 
     code = "not_found"
 
 
 class Conflict(BellringerError):
-    """The present state, or a name already taken, does not allow it."""
+    """The current state, or a name that is already in use, prevents the change."""
 
     code = "conflict"
 
@@ -81,7 +112,7 @@ class Conflict(BellringerError):
 
 
 class QuotaExceeded(BellringerError):
-    """The tenant has all that it may have; `retry_after`: in so many seconds more may come, where waiting helps."""
+    """The tenant has reached a quota. `retry_after` is a number of seconds, or None if waiting does not help."""
 
     code = "quota_exceeded"
 
@@ -91,19 +122,19 @@ class QuotaExceeded(BellringerError):
 
 
 class Unauthenticated(BellringerError):
-    """The server does not know who asks."""
+    """The request has no valid credentials."""
 
     code = "unauthenticated"
 
 
 class Forbidden(BellringerError):
-    """The server knows who asks, and they may not."""
+    """The caller's role or scopes do not permit the request."""
 
     code = "forbidden"
 
 
 class RunFailed(BellringerError):
-    """A run whose result was asked for ended as something other than succeeded."""
+    """The run whose result was requested did not succeed."""
 
     code = "run_failed"
 
@@ -114,24 +145,28 @@ class RunFailed(BellringerError):
 
 
 class Cancelled(BellringerError):
-    """The run was asked to cancel; let it pass through the handler."""
+    """The run is being cancelled. Handlers must not catch this exception."""
 
     code = "cancelled"
 
 
 class SchemaMismatch(BellringerError):
-    """The database's schema is not the one that this program was written for."""
+    """The database has another schema version than this program needs."""
 
     code = "schema_mismatch"
 
 
 class ConfigError(BellringerError):
-    """A setting that cannot be used."""
+    """A setting is missing or invalid."""
 
     code = "config"
 
 
 class Unavailable(BellringerError):
-    """The database or the server does not answer."""
+    """The database or the server does not respond."""
 
     code = "unavailable"
+
+
+class NoFreeConnection(Unavailable):
+    """The database responds but has no free connection slot."""

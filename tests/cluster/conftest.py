@@ -1,4 +1,4 @@
-"""Processes that a test may stop, continue and kill; none outlives it."""
+"""Processes that a test may stop, continue and kill; all are killed at its end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bellringer.bench.herd import register
-from bellringer.store.pool import Store
+from bellringer.store.connection_pool import Store
 
 NODE = Path(__file__).with_name("node.py")
 
@@ -37,12 +37,19 @@ class Processes:
         return process
 
     def scheduler(self, name: str, **settings: str) -> subprocess.Popen[bytes]:
-        """A scheduler as people start it, with these settings."""
+        """Start `bellringer scheduler` with these settings."""
+        return self._command(name, "scheduler", **{f"BELLRINGER_{key.upper()}": settings[key] for key in settings})
+
+    def worker(self, name: str, app: Path, **variables: str) -> subprocess.Popen[bytes]:
+        """Start `bellringer worker` with the app in this file and these environment variables."""
+        return self._command(name, "worker", f"{app}:app", **variables)
+
+    def _command(self, name: str, *command: str, **variables: str) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "bellringer", "scheduler"],
+            [sys.executable, "-m", "bellringer", *command],
             env={
                 **{key: value for key, value in os.environ.items() if not key.startswith("BELLRINGER_")},
-                **{f"BELLRINGER_{key.upper()}": value for key, value in settings.items()},
+                **variables,
                 "BELLRINGER_DSN": self._dsn,
                 "BELLRINGER_NAME": name,
                 "BELLRINGER_POOL_SIZE": "4",
@@ -69,7 +76,7 @@ def processes(dsn: str) -> Iterator[Processes]:
 
 
 async def held_by(store: Store, *names: str) -> set[int]:
-    """The shards that these nodes hold, by leases that are good."""
+    """Returns the shards for which these nodes hold a valid lease."""
     rows = await store.pool.fetch(
         "select l.shard from leases l join nodes n on n.node_id = l.holder"
         " where n.name = any ($1) and l.expires_at > clock_timestamp()",
@@ -79,7 +86,7 @@ async def held_by(store: Store, *names: str) -> set[int]:
 
 
 async def every_second(store: Store, jobs: int) -> datetime:
-    """Jobs in all shards that are due every second from soon on; answers since when."""
+    """Register jobs in all shards that are due every second; returns the first due time."""
     await register(store, jobs, 1, await store.now() + timedelta(days=1))
     await store.pool.execute("update schedules set kind = 'every', expression = '1s', anchor = ''")
     await store.pool.execute("update cohorts set next_at = date_trunc('second', now()) + interval '3 s'")
@@ -88,7 +95,7 @@ async def every_second(store: Store, jobs: int) -> datetime:
 
 
 async def fired_once_each(store: Store, jobs: int, began: datetime, until: datetime) -> None:
-    """Every job has one run of every second up to there, and nothing was passed over."""
+    """Assert that every job has exactly one run for every second up to `until`, and no gap."""
     counts = await store.pool.fetch(
         "select scheduled_for, count(*) as runs, count(distinct job_id) as jobs from runs"
         " where scheduled_for between $1 and $2 group by 1 order by 1",
@@ -102,7 +109,7 @@ async def fired_once_each(store: Store, jobs: int, began: datetime, until: datet
 
 
 async def until(holds: Callable[[], Awaitable[bool]], seconds: float, what: str) -> float:
-    """Wait for an event, not for time; answers how long it took."""
+    """Wait until the condition holds; returns how long it took."""
     loop = asyncio.get_running_loop()
     started = loop.time()
     while not await holds():

@@ -14,16 +14,16 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from pathlib import Path
 
+from bellringer.backends.kafka.backend import KafkaBackend
 from bellringer.clock import SystemClock
-from bellringer.dispatch import Broker, Inbox, Post, Unread
-from bellringer.engines.kafka import KafkaPost
+from bellringer.core.broker import Broker, BrokerBackend, Inbox, QueueDepths
+from bellringer.core.tasks import Registry, make_task
 from bellringer.scheduler.service import Scheduler, SchedulerSettings
+from bellringer.store.connection_pool import Store
+from bellringer.store.interned_names import Catalog
 from bellringer.store.leases import PostgresLeases
-from bellringer.store.names import Names
-from bellringer.store.pool import Store
-from bellringer.tasks import Registry, task_from
 from bellringer.worker.service import Worker, WorkerSettings
-from bellringer.worker.sources import Messages
+from bellringer.worker.work_source import BrokerSource
 
 PREFIX = "faults"
 SLOTS = 20
@@ -32,9 +32,9 @@ SLOTS = 20
 class Echo:
     """A post that delivers each message three times: shuffled, to any partition, and some much later."""
 
-    def __init__(self, post: Post) -> None:
+    def __init__(self, post: BrokerBackend) -> None:
         self._post = post
-        self.engine, self.place = post.engine, post.place
+        self.name, self.address = post.name, post.address
 
     def topic(self, pool: str) -> str:
         return self._post.topic(pool)
@@ -45,8 +45,8 @@ class Echo:
     def inbox(self, pool: str) -> Inbox:
         return self._post.inbox(pool)
 
-    def unread(self) -> Unread:
-        return self._post.unread()
+    def queue_depths(self) -> QueueDepths:
+        return self._post.queue_depths()
 
 
 class _EchoBroker:
@@ -75,7 +75,7 @@ async def main(kind: str, dsn: str, name: str, address: str, folder: str) -> Non
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    post = KafkaPost(f"{address}/{PREFIX}?partitions=6", await Names(store).installation())
+    post = KafkaBackend(f"{address}/{PREFIX}?partitions=6", await Catalog(store).installation_name())
     if kind == "scheduler":
         settings = SchedulerSettings(name=name)
         await Scheduler(store, PostgresLeases(store), SystemClock(), settings, Echo(post)).run(stop)
@@ -87,9 +87,9 @@ async def main(kind: str, dsn: str, name: str, address: str, folder: str) -> Non
             await asyncio.sleep(0.1)
 
         registry = Registry()
-        registry.add(task_from(mark, name="mark"))
+        registry.add(make_task(mark, name="mark"))
         settings_ = WorkerSettings(pools={"short": SLOTS}, name=name, grace=timedelta(seconds=20))
-        await Worker(store, registry, SystemClock(), settings_, Messages(store, post)).run(stop)
+        await Worker(store, registry, SystemClock(), settings_, BrokerSource(store, post)).run(stop)
     await store.close()
 
 

@@ -11,11 +11,11 @@ import sys
 from datetime import timedelta
 
 from bellringer.clock import SystemClock
-from bellringer.lifecycle.tick import Pace
+from bellringer.core.tasks import Registry, make_task
+from bellringer.engine.tick import TickLimits
 from bellringer.scheduler.service import Scheduler, SchedulerSettings
+from bellringer.store.connection_pool import Store
 from bellringer.store.leases import PostgresLeases
-from bellringer.store.pool import Store
-from bellringer.tasks import Registry, task_from
 from bellringer.worker.context import Context
 from bellringer.worker.service import Worker, WorkerSettings
 
@@ -37,12 +37,12 @@ async def main(kind: str, dsn: str, name: str, most: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     if kind == "scheduler":
-        settings = SchedulerSettings(name=name, pace=Pace(most=most))
+        settings = SchedulerSettings(name=name, pace=TickLimits(max_runs=most))
         await Scheduler(store, PostgresLeases(store), SystemClock(), settings).run(stop)
     else:
         registry = Registry()
-        registry.add(task_from(hold, name="hold"))
-        registry.add(task_from(quick, name="quick"))
+        registry.add(make_task(hold, name="hold"))
+        registry.add(make_task(quick, name="quick"))
         settings_ = WorkerSettings(pools={"short": 50}, name=name, grace=timedelta(seconds=2))
         await Worker(store, registry, SystemClock(), settings_).run(stop)
     await store.close()

@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tools.servers import Etcd, Kafka, Redis, Server
 
-from bellringer.dev.cluster import taken
-from bellringer.dev.lines import Paint
-from bellringer.errors import BellringerError
-from bellringer.services import etcd, kafka_jars, redis
+from bellringer.dev.live_output import Painter
+from bellringer.dev.local_cluster import lock_folder
 
 BELLRINGER = Path(sys.executable).with_name("bellringer")
 SHARDS = 64
@@ -235,39 +234,35 @@ def test_what_dies_comes_back_and_the_data_is_found_again(up: Up) -> None:
 
 
 @pytest.fixture
-def programs(up: Up, pytestconfig: pytest.Config) -> None:
-    """What the servers of all engines need, or no test; CI fails rather than skips."""
-    services = pytestconfig.rootpath / ".services"
-    try:
-        kafka_jars.get(services / "kafka")  # got once for a clone
-        kafka_jars.java()
-        etcd.find_program()
-        redis.find_program()
-    except BellringerError as error:
-        give_up = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
-        give_up(f"THERE ARE NO REAL SERVERS FOR THIS TEST: {error}")
-    (up.folder / ".services").symlink_to(services)
+def servers(up: Up, kafka_server: Kafka, etcd_server: Etcd, redis_server: Redis) -> list[Server]:
+    """Servers in the `.services` folder of the test, as `make services` would start them there."""
+    servers: list[Server] = [kafka_server, etcd_server, redis_server]
+    (up.folder / ".services").mkdir()
+    for server in servers:
+        (up.folder / ".services" / server.name).symlink_to(server.folder)
+    return servers
 
 
 @pytest.mark.cluster
-@pytest.mark.usefixtures("programs")
-def test_all_engines_serve_a_cluster_and_one_that_is_killed_comes_back(up: Up) -> None:
+def test_a_cluster_uses_the_servers_of_all_engines_and_goes_on_after_one_restarts(
+    up: Up, servers: list[Server], etcd_server: Etcd
+) -> None:
     up.start("--nodes", "2", "--workers", "1", "--engines", "redis,kafka,etcd")
-    parts = up.parts()
-    assert list(parts)[:3] == ["kafka", "etcd", "redis"]
+    up.parts()
+    for server in servers:
+        assert re.search(rf"✓ {server.name} +{re.escape(server.address)}", up.text())
     up.ask("node-1", "/jobs", OFTEN)
     until(lambda: up.succeeded("node-2"), 60, "the job has run")
     until(lambda: sum(up.holders("node-1").values()) == SHARDS, 60, "all shards are held")
-    assert keys_of(parts["etcd"][0]) >= SHARDS
+    assert keys_of(etcd_server.address) >= SHARDS
     assert up.metric("node-1", "bellringer_dispatch_sent_total") > 0
     ended = next(run for run in up.ask("node-1", "/jobs/often/runs")["items"] if run["state"] == "succeeded")
     for node in ("node-1", "node-2"):
         assert up.ask(node, f"/runs/{ended['run_id']}")["state"] == "succeeded"
     assert up.metric("node-1", 'bellringer_cache_reads_total{kind="run",source="redis"}') > 0, "what one node read"
 
-    os.kill(parts["etcd"][1], signal.SIGKILL)
-    until(lambda: up.has_said("etcd runs again"), 60, "etcd is back")
-    until(lambda: up.kept().get("etcd") not in {None, parts["etcd"][1]}, 10, "its new number is known")
+    etcd_server.kill()
+    etcd_server.start()
     until(lambda: up.unread("node-2") is not None, 30, "the broker tells what is unread")
     before = up.succeeded("node-2")
     until(lambda: up.succeeded("node-2") > before, 60, "firing goes on")
@@ -286,7 +281,7 @@ def keys_of(address: str) -> int:
 
 
 @pytest.mark.cluster
-def test_an_app_that_does_not_start_is_told_with_its_log(up: Up) -> None:
+def test_an_app_that_does_not_start_is_reported_with_its_log(up: Up) -> None:
     (up.folder / "app.py").write_text("import nonsense_that_is_not_there\n")
     failed = up.cli("cluster", "up", "--app", "app.py", "--port", "0", "--nodes", "1", "--workers", "2")
     assert failed.returncode == 1
@@ -297,20 +292,29 @@ def test_an_app_that_does_not_start_is_told_with_its_log(up: Up) -> None:
 
 
 def test_what_was_in_a_folder_before_is_known(tmp_path: Path) -> None:
-    quiet = Paint(sys.stdout)
-    with taken(tmp_path / "new", quiet) as fresh:
+    quiet = Painter(sys.stdout)
+    with lock_folder(tmp_path / "new", quiet) as fresh:
         assert fresh
-    with taken(tmp_path / "new", quiet) as fresh:
+    with lock_folder(tmp_path / "new", quiet) as fresh:
         assert fresh, "a start that came to nothing has left nothing"
     for mine, words in (("thesis.tex", "what is time?"), (".gitignore", "*.aux")):
         folder = tmp_path / f"with {mine}"
         folder.mkdir()
         (folder / mine).write_text(words)
-        with taken(folder, quiet) as fresh:
+        with lock_folder(folder, quiet) as fresh:
             assert not fresh
 
 
-def test_engines_that_nobody_knows_are_refused(up: Up) -> None:
+def test_an_engine_without_a_server_is_refused_with_the_setting_that_names_one(up: Up) -> None:
+    refused = up.cli("cluster", "up", "--engines", "etcd")
+    assert refused.returncode != 0
+    assert "no etcd server is configured or running" in refused.stderr
+    assert "BELLRINGER_COORDINATION" in refused.stderr
+    assert "make services" in refused.stderr
+    assert not (up.folder / ".cluster").exists()
+
+
+def test_engines_that_no_one_knows_are_refused(up: Up) -> None:
     refused = up.cli("cluster", "up", "--engines", "kafka,zookeeper")
     assert refused.returncode == 2
     assert "there is no engine 'zookeeper'" in refused.stderr

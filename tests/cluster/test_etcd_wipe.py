@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -10,11 +11,10 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from tools.servers import Etcd
 
-from bellringer.services import Etcd
-from bellringer.services.etcd import find_program
 from bellringer.store import leases
-from bellringer.store.pool import Store
+from bellringer.store.connection_pool import Store
 
 from .conftest import Processes, every_second, fired_once_each, held_by, is_stopped, until
 
@@ -46,8 +46,8 @@ class Reaped(Etcd):
 
 
 @pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[Etcd]:
-    with Reaped(tmp_path / "etcd") as server:
+def etcd(tmp_path: Path, pytestconfig: pytest.Config) -> Iterator[Etcd]:
+    with Reaped(tmp_path / "etcd", downloads=pytestconfig.rootpath / ".services" / "etcd") as server:
         yield server
 
 
@@ -61,12 +61,19 @@ def restore(etcd: Etcd, snapshot: Path) -> None:
     etcd.wipe()
     member = f"http://127.0.0.1:{etcd.state.ports[1]}"
     asked: list[str | Path] = ["--data-dir", etcd.data, "--name", "bellringer", "--initial-advertise-peer-urls", member]
-    run("etcdutl", "snapshot", "restore", snapshot, *asked, "--initial-cluster", f"bellringer={member}")
+    run(etcd, "snapshot", "restore", snapshot, *asked, "--initial-cluster", f"bellringer={member}")
     etcd.start()
 
 
-def run(program: str, *arguments: str | Path) -> None:
-    subprocess.run([find_program().with_name(program), *arguments], check=True, capture_output=True)
+def run(etcd: Etcd, *arguments: str | Path) -> None:
+    """Call etcd's tool, which since 3.6 restores by a program of its own."""
+    name = "etcdutl" if etcd.state.version >= "3.6" and "restore" in arguments else "etcdctl"
+    subprocess.run(
+        [etcd.program.with_name(name), *arguments],
+        check=True,
+        capture_output=True,
+        env={**os.environ, "ETCDCTL_API": "3"},
+    )
 
 
 def write(etcd: Etcd, times: int) -> int:
@@ -101,10 +108,11 @@ async def test_tokens_grow_on_and_nothing_is_doubled_though_etcd_loses_its_data_
     processes.scheduler("a", coordination=etcd.address)
     stale = processes.scheduler("stale", coordination=etcd.address, fault="tick.checked:stop:6")
     await until(lambda: shared(store, "a", "stale"), 60, "two nodes share the shards")
-    run("etcdctl", "--endpoints", etcd.address.removeprefix("etcd://"), "snapshot", "save", tmp_path / "old")
+    run(etcd, "--endpoints", etcd.address.removeprefix("etcd://"), "snapshot", "save", tmp_path / "old")
+    write(etcd, 100)  # so that the tokens granted from now on are clearly above the snapshot's revision
     processes.scheduler("b", coordination=etcd.address)
     await until(lambda: shared(store, "a", "b", "stale"), 60, "three nodes share the shards")
-    before = {row.shard: row.token for row in await leases.table(store)}
+    before = {row.shard: row.token for row in await leases.list_leases(store)}
     assert min(before.values()) > first, "the revisions are candidates for the tokens"
 
     began = await every_second(store, JOBS)
@@ -134,7 +142,7 @@ async def test_tokens_grow_on_and_nothing_is_doubled_though_etcd_loses_its_data_
     await until(lambda: fired(store, last), 60, "all fire")
     await fired_once_each(store, JOBS, began, last)
     assert await store.pool.fetch("select * from trespasses") == [], "no token has gone back"
-    after = {row.shard: row.token for row in await leases.table(store)}
+    after = {row.shard: row.token for row in await leases.list_leases(store)}
     assert all(after[shard] >= token for shard, token in before.items())
     assert after != before
 
@@ -156,12 +164,12 @@ async def test_without_etcd_nodes_say_what_they_wait_for_and_catch_up_when_it_is
     await until(lambda: fired(store, gone + timedelta(seconds=1)), 30, "they go on until their leases end")
 
     async def told() -> bool:
-        nodes = await leases.nodes(store)
+        nodes = await leases.list_nodes(store)
         return all(node.age < 5 and node.waits_for is not None for node in nodes) and len(nodes) == 2
 
     await until(told, 30, "they live, and say what they wait for")
-    text = str((await leases.nodes(store))[0].waits_for)
-    assert text.startswith(f"etcd at {etcd.address.removeprefix('etcd://')} does not answer since 20"), text
+    text = str((await leases.list_nodes(store))[0].waits_for)
+    assert text.startswith(f"etcd at {etcd.address.removeprefix('etcd://')} does not respond since 20"), text
 
     async def nobody_holds() -> bool:
         return not await held_by(store, "a", "b")
@@ -179,6 +187,6 @@ async def test_without_etcd_nodes_say_what_they_wait_for_and_catch_up_when_it_is
     await fired_once_each(store, JOBS, began, last)
 
     async def content() -> bool:
-        return all(node.waits_for is None for node in await leases.nodes(store))
+        return all(node.waits_for is None for node in await leases.list_nodes(store))
 
     await until(content, 20, "they wait for nothing")

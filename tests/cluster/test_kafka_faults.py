@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from tools.servers import Kafka
 
-from bellringer.engines.kafka import KafkaPost
-from bellringer.engines.kafka_address import Address
+from bellringer.backends.kafka.address import KafkaAddress
+from bellringer.backends.kafka.backend import KafkaBackend
+from bellringer.engine.send import SendSpec, send
 from bellringer.errors import BellringerError
-from bellringer.lifecycle.send import Order, send
-from bellringer.services import Kafka
-from bellringer.store.names import Names
-from bellringer.store.pool import Store
+from bellringer.store.connection_pool import Store
+from bellringer.store.interned_names import Catalog
 
 from .conftest import until
 from .kafka_node import PREFIX
@@ -92,24 +92,24 @@ def fleet(dsn: str, kafka: Kafka, tmp_path: Path) -> Iterator[Fleet]:
     running.end()
 
 
-async def feed(store: Store, names: Names) -> None:
+async def feed(store: Store, catalog: Catalog) -> None:
     """Send runs, somewhat faster than they are executed."""
     for start in range(0, RUNS, RATE // 5):
         batch = range(start, min(RUNS, start + RATE // 5))
-        await asyncio.gather(*(send(store, names, Order(task="mark", args=(n,)), tenant_id=1) for n in batch))
+        await asyncio.gather(*(send(store, catalog, SendSpec(task="mark", args=(n,)), tenant_id=1) for n in batch))
         await asyncio.sleep(0.2)
 
 
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
 async def test_each_run_executes_once_though_kafka_fails_in_every_way(
-    store: Store, names: Names, kafka: Kafka, fleet: Fleet
+    store: Store, catalog: Catalog, kafka: Kafka, fleet: Fleet
 ) -> None:
-    post = KafkaPost(f"{kafka.address}/{PREFIX}?partitions=6", await names.installation())
+    post = KafkaBackend(f"{kafka.address}/{PREFIX}?partitions=6", await catalog.installation_name())
     topic, broker = post.topic("short"), post.broker()
-    admin = AdminClient({"bootstrap.servers": Address.read(post.place).servers})
+    admin = AdminClient({"bootstrap.servers": KafkaAddress.read(post.address).servers})
     fleet.start("scheduler", "node")
-    changing, feeding = asyncio.create_task(fleet.change(store)), asyncio.create_task(feed(store, names))
+    changing, feeding = asyncio.create_task(fleet.change(store)), asyncio.create_task(feed(store, catalog))
 
     async def executed(part: float) -> None:
         async def enough() -> bool:

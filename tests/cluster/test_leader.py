@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from bellringer.store.leader import SPACE
-from bellringer.store.pool import Store
+from bellringer.core.advisory_locks import AdvisoryLock
+from bellringer.store.connection_pool import Store
 
 from .conftest import Processes, every_second, fired_once_each, held_by, until
 
@@ -32,7 +32,8 @@ async def cut(leader: subprocess.Popen[bytes], store: Store) -> None:
     """Its connections are ended, and it cannot make new ones for a while."""
     leader.send_signal(signal.SIGSTOP)
     await store.pool.execute(
-        "select pg_terminate_backend(l.pid) from pg_locks l where l.locktype = 'advisory' and l.classid = $1", SPACE
+        "select pg_terminate_backend(l.pid) from pg_locks l where l.locktype = 'advisory' and l.classid = $1",
+        AdvisoryLock.LEADER,
     )
 
 
@@ -98,7 +99,7 @@ async def test_a_leader_that_is_asked_to_stop_hands_over_at_once(store: Store, p
     assert first.wait(20) == 0
     await until(lambda: leads("second"), 10, "the second leads")
     assert await store.pool.fetchval(
-        "select count(*) from pg_locks where locktype = 'advisory' and classid = $1", SPACE
+        "select count(*) from pg_locks where locktype = 'advisory' and classid = $1", AdvisoryLock.LEADER
     )
 
 

@@ -7,12 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from bellringer.jobs import Definition, shard_of
-from bellringer.leases import spread
-from bellringer.lifecycle.register import create
+from bellringer.core.jobs import Definition, shard_of
+from bellringer.core.shard_balance import divide_shards
+from bellringer.engine.register import create
 from bellringer.store import leases
-from bellringer.store.names import Names
-from bellringer.store.pool import Store
+from bellringer.store.connection_pool import Store
+from bellringer.store.interned_names import Catalog
 
 from .conftest import Processes, every_second, fired_once_each, held_by, until
 
@@ -23,9 +23,9 @@ SHARDS = 64
 @pytest.mark.cluster
 @pytest.mark.timeout(300)
 async def test_a_region_that_dies_is_taken_over_and_gets_its_shards_back(
-    store: Store, names: Names, processes: Processes
+    store: Store, catalog: Catalog, processes: Processes
 ) -> None:
-    home = {region: set(shards) for region, shards in spread(["eu", "us"], SHARDS).items()}
+    home = {region: set(shards) for region, shards in divide_shards(["eu", "us"], SHARDS).items()}
     await leases.set_regions(store, {shard: region for region in home for shard in home[region]})
     eu = {name: processes.scheduler(name, region="eu") for name in ("eu1", "eu2")}
     us = [processes.scheduler("us1", region="us")]
@@ -41,7 +41,7 @@ async def test_a_region_that_dies_is_taken_over_and_gets_its_shards_back(
     await until(each_at_home, 60, "each region holds its shards, its nodes share them evenly")
     began = await every_second(store, JOBS)
     at_home = Definition(name="at home", task="demo", region="us")
-    job = await create(store, names, at_home, tenant_id=1, who="test")
+    [job] = await create(store, catalog, [at_home], tenant_id=1, who="test")
     assert shard_of(job.job_id, SHARDS) in home["us"]
 
     async def fired(seconds: float) -> bool:

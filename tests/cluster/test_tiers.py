@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-
-from bellringer.bench.tiers import tiers
+from bench.tiers import tiers
 
 RUNS = int(os.environ.get("BELLRINGER_HERD", "2000"))  # short runs at once; the issue names 10,000
 

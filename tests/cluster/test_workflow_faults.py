@@ -14,12 +14,12 @@ import pytest
 from click.testing import CliRunner
 
 from bellringer.cli import cli
-from bellringer.jobs import WORKFLOW, Definition
-from bellringer.lifecycle.register import register
-from bellringer.policies import Overlap
+from bellringer.core.jobs import WORKFLOW_TASK, Definition
+from bellringer.core.policies import Overlap
+from bellringer.engine.register import create
 from bellringer.schedule import every
-from bellringer.store.names import Names
-from bellringer.store.pool import Store
+from bellringer.store.connection_pool import Store
+from bellringer.store.interned_names import Catalog
 
 from .conftest import Processes, until
 from .workflow_node import ELEMENTS
@@ -95,15 +95,15 @@ async def all_ended(store: Store) -> bool:
 
 @pytest.mark.cluster
 async def test_every_workflow_run_succeeds_though_workers_and_the_scheduler_are_killed(
-    store: Store, names: Names, processes: Processes, workers: Workers, dsn: str
+    store: Store, catalog: Catalog, processes: Processes, workers: Workers, dsn: str
 ) -> None:
     scheduler = processes.start("scheduler", "first")
     workers.start("steady")
     starts = (await store.now()).replace(microsecond=0) + timedelta(seconds=4)
-    terms = {"task": WORKFLOW, "workflow": DOCUMENT, "overlap": Overlap.ALLOW, "schedules": (every("1s"),)}
+    terms = {"task": WORKFLOW_TASK, "workflow": DOCUMENT, "overlap": Overlap.ALLOW, "schedules": (every("1s"),)}
     last = starts + timedelta(seconds=SECONDS - 1)
     jobs = [Definition(name=f"flow {n}", starts_at=starts, ends_at=last, **terms) for n in range(JOBS)]  # type: ignore[arg-type]
-    await register(store, names, jobs, tenant_id=1, who="me")
+    await create(store, catalog, jobs, tenant_id=1, who="me")
 
     async def some_opened() -> bool:
         return bool(await store.pool.fetchval("select count(*) from flows") >= JOBS)
@@ -153,4 +153,4 @@ async def found_clean(store: Store, dsn: str) -> None:
     result = await asyncio.to_thread(CliRunner().invoke, cli, ["verify"], None, {"BELLRINGER_DSN": dsn})
     assert result.exit_code == 0, result.output
     lines = dict(line.split(maxsplit=1) for line in result.output.splitlines())
-    assert (lines["ran"], lines["verdict"]) == (str(RUNS), "clean"), result.output
+    assert (lines["created"], lines["verdict"]) == (str(RUNS), "clean"), result.output

@@ -12,8 +12,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from bellringer.clock import SystemClock
-from bellringer.store.pool import Store
-from bellringer.tasks import Registry, task_from
+from bellringer.core.tasks import Registry, make_task
+from bellringer.store.connection_pool import Store
 from bellringer.worker.context import Context
 from bellringer.worker.service import Worker, WorkerSettings
 
@@ -49,7 +49,7 @@ async def main(dsn: str, name: str, folder: Path) -> None:
 
     registry = Registry()
     for function in (split, work, gather):
-        registry.add(task_from(function, name=function.__name__))
+        registry.add(make_task(function, name=function.__name__))
     store = await Store.open(dsn)
     settings = WorkerSettings(pools={"short": 20}, name=name, grace=timedelta(seconds=1))
     await Worker(store, registry, SystemClock(), settings).run(asyncio.Event())

@@ -1,67 +1,54 @@
-"""The bench of the lifecycle's tests; how an engine comes to rest, and all that must hold then."""
+"""Lets an engine finish all work that is due, and checks the invariants that must hold then."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from uuid import UUID
 
 import pytest
+from tests.support.engine_harness import FAKE_CLOCK, EngineHarness
 
-from bellringer.lifecycle.backfill import backfill
-from bellringer.lifecycle.claim import Seat
+from bellringer.engine.backfill import run_backfills
+from bellringer.engine.claim import ClaimSpec
 from bellringer.schedule.instants import EPOCH
 from bellringer.store import queue
-from bellringer.store.names import Names
-from bellringer.store.pool import Store, connect
-from bellringer.verify import Asked, Finding, verify
-
-if TYPE_CHECKING:
-    from tests.lifecycle.conftest import Bench
-
-_spec = spec_from_file_location("properties_bench", Path(__file__).parents[1] / "lifecycle" / "conftest.py")
-assert _spec is not None
-assert _spec.loader is not None
-lifecycle = module_from_spec(_spec)
-sys.modules[_spec.name] = lifecycle
-_spec.loader.exec_module(lifecycle)
-bench = lifecycle.bench
+from bellringer.store.connection_pool import Store, connect
+from bellringer.store.interned_names import Catalog
+from bellringer.verify import Finding, VerifyScope, verify
 
 ROUNDS: Final = 200
 
 
-async def prepare(store: Store) -> Bench:
-    """A bench of one shard, so that jobs share cohorts, for histories one after the other."""
+async def prepare(store: Store) -> EngineHarness:
+    """Prepare a harness with one shard, so that jobs share cohorts; several histories use it one after the other."""
     await store.pool.execute("update cluster set shards = 1")
     await store.pool.execute("delete from leases where shard > 0")
     noon = datetime.now(UTC).replace(hour=12, minute=0, second=0, microsecond=0) + timedelta(days=1)
-    await store.pool.execute(lifecycle.FAKE_CLOCK.format(noon.isoformat()))
-    made: Bench = lifecycle.Bench(store, Names(store), noon)
-    return made
+    await store.pool.execute(FAKE_CLOCK.format(noon.isoformat()))
+    return EngineHarness(store, Catalog(store), noon)
 
 
-async def chores(bench: Bench) -> int:
-    """What a scheduler does beside its ticks, once; answers how much there was to do."""
-    done = await bench.sweep()
-    done += await queue.decide(bench.store, 1000) + await queue.thaw(bench.store, 1000)
-    await queue.free_orphans(bench.store, (EPOCH, UUID(int=0)), 1000)
-    return done + await backfill(bench.store, bench.names, bench.holding, await bench.now())
+async def chores(harness: EngineHarness) -> int:
+    """Run each maintenance step of a scheduler once; returns how many rows changed."""
+    done = await harness.sweep()
+    done += await queue.decide_overlaps(harness.store, 1000) + await queue.release_frozen(harness.store, 1000)
+    done += sum(await queue.expire_runs(harness.store, 1000))
+    await queue.unblock_orphans(harness.store, (EPOCH, UUID(int=0)), 1000)
+    return done + await run_backfills(harness.store, harness.catalog, harness.holding, await harness.now())
 
 
-async def rest(bench: Bench, seat: Seat) -> None:
-    """Let everything happen that is due now, and let all that is claimed end well."""
-    await bench.seize()
+async def rest(harness: EngineHarness, seat: ClaimSpec) -> None:
+    """Tick, claim and settle as succeeded until nothing is due."""
+    await harness.seize()
     for _ in range(ROUNDS):
-        done = await bench.tick_all() + (await bench.ring()).moved + await chores(bench)
-        claimed = await bench.claim(seat)
-        await bench.end(seat, claimed)
+        done = await harness.tick_all() + (await harness.ring()).moved + await chores(harness)
+        claimed = await harness.claim(seat)
+        await harness.end(seat, claimed)
         if not done + len(claimed):
             return
-    raise AssertionError("the engine does not come to rest")
+    raise AssertionError("there is still work after 200 rounds")
 
 
 KEY: Final = "using (job_id, scheduled_for, slot)"
@@ -81,6 +68,11 @@ LAW: Final = {
     "has ended twice": """
         select job_id, scheduled_for, slot, array_agg(ends_as) from attempts where ends_as <> 'dead'
         group by 1, 2, 3 having count(*) > 1""",
+    "has failed so often that it should be paused": """
+        select o.job_id, o.failures from job_outcomes o join jobs j using (job_id)
+        where o.failures >= j.pause_after_failures and j.paused_at is null and j.deleted_at is null""",
+    "has expired, and still waits": """
+        select job_id, scheduled_for, slot from queue where expires_at <= now() and worker_id is null""",
     "is in the queue without a run": f"""
         select job_id, scheduled_for, slot from queue q left join runs r {KEY} where r.shard is null""",
     "runs more often at once than it may": """
@@ -99,41 +91,41 @@ OVERLAPPING: Final = """
     where q.worker_id is not null and q.job_id <> all ($1) and j.overlap <> 'allow' group by 1 having count(*) > 1"""
 
 
-async def overlapping(bench: Bench, *excused: UUID) -> list[str]:
-    """Jobs that have two attempts under way and may not, but for those that were allowed to, once."""
-    return [f"{dict(row)} run at once" for row in await bench.sql(OVERLAPPING, excused)]
+async def overlapping(harness: EngineHarness, *excused: UUID) -> list[str]:
+    """Returns jobs with two running attempts although their policy forbids it; `excused` jobs may overlap."""
+    return [f"{dict(row)} run at once" for row in await harness.sql(OVERLAPPING, excused)]
 
 
-async def breaches(bench: Bench, *laws: str) -> list[str]:
-    """Rows that break a law."""
-    return [f"{dict(row)} {law}" for law in laws or LAW for row in await bench.sql(LAW[law])]
+async def breaches(harness: EngineHarness, *laws: str) -> list[str]:
+    """Returns the rows that violate an invariant."""
+    return [f"{dict(row)} {law}" for law in laws or LAW for row in await harness.sql(LAW[law])]
 
 
-async def judged(bench: Bench) -> list[str]:
-    """What verify finds, up to now."""
-    now = await bench.now()
+async def judged(harness: EngineHarness) -> list[str]:
+    """Returns the findings of verify up to now."""
+    now = await harness.now()
     findings: list[Finding] = []
-    await bench.set_clock(now + timedelta(seconds=71))
-    connection = await connect(bench.store.dsn)
+    await harness.set_clock(now + timedelta(seconds=71))
+    connection = await connect(harness.store.dsn)
     try:
-        asked = Asked(start=bench.after(-3600), end=now + timedelta(microseconds=1))
+        asked = VerifyScope(start=harness.after(-3600), end=now + timedelta(microseconds=1), unstarted_after=None)
         await verify(connection, asked, findings.append)
     finally:
         await connection.close()
-        await bench.set_clock(now)
-    return [f"{f.kind} {f.job} {bench.seconds(f.scheduled_for)}: {f.detail}" for f in findings]
+        await harness.set_clock(now)
+    return [f"{f.kind} {f.job} {harness.seconds(f.scheduled_for)}: {f.detail}" for f in findings]
 
 
 Complaints = Callable[[], Awaitable[list[str]]]
 
 
 @pytest.fixture
-def complaints(bench: Bench) -> Complaints:
-    """Let the engine come to rest, and tell all that is wrong then."""
+def complaints(harness: EngineHarness) -> Complaints:
+    """Let the engine finish all due work, and return every violation."""
 
     async def complaints() -> list[str]:
-        before = await breaches(bench, *AT_ONCE)
-        await rest(bench, await bench.seat())
-        return before + await judged(bench) + await breaches(bench)
+        before = await breaches(harness, *AT_ONCE)
+        await rest(harness, await harness.join_worker())
+        return before + await judged(harness) + await breaches(harness)
 
     return complaints

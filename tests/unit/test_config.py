@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bellringer.config import Config, load
+from bellringer.config import Config, load_config
 from bellringer.errors import ConfigError
 
 
@@ -16,13 +16,13 @@ def write(folder: Path, text: str) -> None:
 
 
 def test_without_anything_the_defaults_hold(tmp_path: Path) -> None:
-    assert load(environ={}, folder=tmp_path) == Config()
+    assert load_config(environ={}, folder=tmp_path) == Config()
 
 
 def test_flags_win_over_the_environment_which_wins_over_the_file(tmp_path: Path) -> None:
     write(tmp_path, 'port = 1001\nhost = "::1"\nlead = "2s"\nretention = "7d"\n')
     environ = {"BELLRINGER_PORT": "1002", "BELLRINGER_LEAD": "500ms"}
-    config = load({"port": 1003, "host": None}, environ=environ, folder=tmp_path)
+    config = load_config({"port": 1003, "host": None}, environ=environ, folder=tmp_path)
     assert config.port == 1003
     assert config.host == "::1"
     assert config.lead == timedelta(milliseconds=500)
@@ -30,7 +30,7 @@ def test_flags_win_over_the_environment_which_wins_over_the_file(tmp_path: Path)
 
 
 def test_text_from_the_environment_becomes_what_the_setting_is(tmp_path: Path) -> None:
-    config = load(environ={"BELLRINGER_POOL_SIZE": "20", "BELLRINGER_LOG": "text"}, folder=tmp_path)
+    config = load_config(environ={"BELLRINGER_POOL_SIZE": "20", "BELLRINGER_LOG": "text"}, folder=tmp_path)
     assert (config.pool_size, config.log) == (20, "text")
 
 
@@ -51,7 +51,7 @@ def test_a_wrong_setting_is_refused_with_its_source(
     tmp_path: Path, environ: dict[str, str], message: str, hint: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        load(environ=environ, folder=tmp_path)
+        load_config(environ=environ, folder=tmp_path)
     assert message in caught.value.message
     assert hint in caught.value.hint
 
@@ -59,19 +59,19 @@ def test_a_wrong_setting_is_refused_with_its_source(
 def test_an_unknown_key_in_the_file_is_answered_with_the_one_that_was_meant(tmp_path: Path) -> None:
     write(tmp_path, 'retentoin = "7d"\n')
     with pytest.raises(ConfigError, match="did you mean 'retention'"):
-        load(environ={}, folder=tmp_path)
+        load_config(environ={}, folder=tmp_path)
 
 
 def test_an_unknown_key_that_resembles_nothing_is_answered_with_all(tmp_path: Path) -> None:
     write(tmp_path, "xyzzy = 1\n")
-    with pytest.raises(ConfigError, match="its settings are dsn, host, port"):
-        load(environ={}, folder=tmp_path)
+    with pytest.raises(ConfigError, match="known settings are dsn, host, port"):
+        load_config(environ={}, folder=tmp_path)
 
 
 def test_a_file_that_is_not_toml_is_named(tmp_path: Path) -> None:
     write(tmp_path, "port == 1")
     with pytest.raises(ConfigError, match=r"bellringer\.toml cannot be read"):
-        load(environ={}, folder=tmp_path)
+        load_config(environ={}, folder=tmp_path)
 
 
 def test_names_of_others_in_the_environment_are_left_alone(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_names_of_others_in_the_environment_are_left_alone(tmp_path: Path) -> No
         "BELLRINGER_DEBUG": "1",
         "BELLRINGER_DSN": "",
     }
-    assert load(environ=kubernetes, folder=tmp_path) == Config()
+    assert load_config(environ=kubernetes, folder=tmp_path) == Config()
 
 
 def test_a_missing_database_says_how_to_name_one() -> None:

@@ -64,7 +64,7 @@ def test_a_duration_is_read(text: str | float | timedelta, seconds: float) -> No
         *(None, True, b"5s", [5], {}),
     ],
 )
-def test_what_is_no_duration_is_refused(value: object) -> None:
+def test_an_invalid_duration_is_refused(value: object) -> None:
     with pytest.raises(InvalidInput, match=r"^timeout ") as caught:
         parse_duration(value, what="timeout")  # type: ignore[arg-type]
     assert caught.value.code == "duration_invalid"
@@ -72,8 +72,8 @@ def test_what_is_no_duration_is_refused(value: object) -> None:
     assert len(str(caught.value)) < 250
 
 
-def test_a_bare_number_as_text_is_told_to_say_its_unit() -> None:
-    with pytest.raises(InvalidInput, match='say the unit: "90s" for seconds'):
+def test_a_bare_number_as_text_is_rejected_with_a_hint_about_units() -> None:
+    with pytest.raises(InvalidInput, match='add a unit: "90s" for seconds'):
         parse_duration("90")
 
 

@@ -1,5 +1,5 @@
-"""Who may do what: roles, keys and tokens, and a caller as a request has shown itself."""
+"""Access control: roles, API keys, JSON Web Tokens and quotas."""
 
-from bellringer.access.callers import ROLES, Caller, Role
+from bellringer.access.roles import ROLES, Caller, Role
 
 __all__ = ["ROLES", "Caller", "Role"]

@@ -1,1 +1,1 @@
-"""The REST API: translates requests into steps of the lifecycle, and rows into answers."""
+"""The REST API: translates requests into steps of the lifecycle, and rows into responses."""

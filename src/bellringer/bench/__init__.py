@@ -1,1 +1,1 @@
-"""Measures the engine on the machine at hand; prints what it saw, as JSON where asked."""
+"""Benchmarks that size a machine: `bellringer bench`."""

@@ -1,4 +1,4 @@
-"""The API under load: one server process (the API alone), and a load generator in another, on the machine at hand."""
+"""Measures the API: one server process and a load generator in another process on the same machine."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from uuid_utils.compat import uuid7
 
-from bellringer.bench.hammer import Order, Request, Seen
-from bellringer.bench.stolen import Calmest, calmest
-from bellringer.jobs import DEFAULT_POOL
-from bellringer.runs import RunKey
-from bellringer.store.names import Names
-from bellringer.store.pool import Store
+from bellringer.bench.cpu_steal import Calmest, calmest
+from bellringer.bench.load_generator import LoadFigures, LoadPlan, Request
+from bellringer.core.jobs import DEFAULT_POOL
+from bellringer.core.runs import RunKey
+from bellringer.store.connection_pool import Store
+from bellringer.store.interned_names import Catalog
 from bellringer.store.queries import load
-from bellringer.wire.asks import PREFIX
+from bellringer.wire.routes import PREFIX
 
 _SQL = load("load", "bellringer.bench")
 HOST: Final = "127.0.0.1"
-RUNS: Final = 2_000  # that are read, half of them ended
+RUNS: Final = 2_000  # runs to read, half of them ended
 BULK: Final = 10_000  # jobs in one bulk request
-BULK_TRIES: Final = 8  # fewer than of others: each leaves as many jobs behind
+BULK_TRIES: Final = 8  # fewer than for other requests: each try adds BULK jobs
 BRIEF: Final = {"Prefer": "return=minimal"}
 STEADY: Final = 2_000.0  # requests a second
 SCHEDULES: Final = 60  # among the jobs that are created
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Api:
-    """What was seen. `floor` is a request that asks the database nothing: rates are told as a share of its rate too,
-    which depends less on the machine. `stolen` is the part of the processors that the host took meanwhile."""
+class ApiFigures:
+    """The figures. `floor` is a request without a database call; rates are also given relative to its rate, which
+    depends less on the machine. `stolen` is the share of CPU time that the host of this virtual machine took."""
 
     process: str
     python: str
@@ -52,18 +52,18 @@ class Api:
     bulk: dict[str, Any]
 
 
-async def api(dsn: str, jobs: int, seconds: float, connections: int, bulks: int) -> Api:
-    """Create jobs one by one, then read runs and jobs, at the most that goes and at less, then create in bulk."""
+async def api(dsn: str, jobs: int, seconds: float, connections: int, bulks: int) -> ApiFigures:
+    """Create jobs one by one, then read runs and jobs at the maximum rate and at lower rates, then create in bulk."""
     store = await Store.open(dsn, size=2)
     try:
         runs = await fill(store)
         with served(dsn) as (port, _):
-            hammer = Hammer(port, connections, seconds)
+            hammer = LoadGenerators(port, connections, seconds)
             await hammer.go(jobs_of("warm", 500))
             idle = await hammer.thrice([("GET", f"{PREFIX}/version", None)])
             made = await calmest(lambda n: hammer.go(jobs_of(f"job {n}", jobs), status="202"), _rate)
             await _prove(store, 500 + made.tries * jobs)
-            await store.pool.execute("vacuum analyze")  # or it would come by itself, in the middle of the reads
+            await store.pool.execute("vacuum analyze")  # otherwise autovacuum starts during the reads
             read = await hammer.thrice([("GET", f"{PREFIX}/runs/{run_id}", None) for run_id in runs])
             ids = [row["job_id"] for row in await store.pool.fetch("select job_id from jobs limit $1", RUNS)]
             read_job = await hammer.thrice([("GET", f"{PREFIX}/jobs/{job_id}", None) for job_id in ids])
@@ -74,7 +74,7 @@ async def api(dsn: str, jobs: int, seconds: float, connections: int, bulks: int)
     finally:
         await store.close()
     floor = idle.most.seen
-    return Api(
+    return ApiFigures(
         process="the API alone, one process",
         python=platform.python_version(),
         connections=connections,
@@ -86,15 +86,15 @@ async def api(dsn: str, jobs: int, seconds: float, connections: int, bulks: int)
     )
 
 
-class Measured(NamedTuple):
-    """The most that went, half of it, and a rate that is the same on every machine."""
+class RateFigures(NamedTuple):
+    """Figures at the maximum rate, at half of it, and at a rate that is the same on every machine."""
 
-    most: Calmest[Seen]
-    half: Calmest[Seen]
-    steady: Calmest[Seen]
+    most: Calmest[LoadFigures]
+    half: Calmest[LoadFigures]
+    steady: Calmest[LoadFigures]
 
 
-class Hammer:
+class LoadGenerators:
     """Starts a load generator for each measurement."""
 
     def __init__(self, port: int, connections: int, seconds: float) -> None:
@@ -102,43 +102,43 @@ class Hammer:
         self._connections = connections
         self._seconds = seconds
 
-    async def go(self, requests: Sequence[Request], *, status: str | None = None, **terms: Any) -> Seen:
-        """Send them; with a status, all answers must have it."""
-        order = Order(
+    async def go(self, requests: Sequence[Request], *, status: str | None = None, **terms: Any) -> LoadFigures:
+        """Send the requests; with a status, every response must have it."""
+        order = LoadPlan(
             host=HOST, port=self._port, requests=list(requests), **{"connections": self._connections, **terms}
         )
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "bellringer.bench.hammer", stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            sys.executable, "-m", "bellringer.bench.load_generator", stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         output, _ = await process.communicate(msgspec.json.encode(order))
         if process.returncode:
             raise RuntimeError("the load generator failed")
-        seen = msgspec.json.decode(output, type=Seen)
+        seen = msgspec.json.decode(output, type=LoadFigures)
         if status is not None and set(seen.statuses) != {status}:
             raise AssertionError(f"answers {seen.statuses}, such as {seen.sample}")
         return seen
 
-    async def thrice(self, requests: Sequence[Request]) -> Measured:
-        async def at(rate: float | None, by: Callable[[Seen], float]) -> Calmest[Seen]:
+    async def thrice(self, requests: Sequence[Request]) -> RateFigures:
+        async def at(rate: float | None, by: Callable[[LoadFigures], float]) -> Calmest[LoadFigures]:
             return await calmest(lambda _: self.go(requests, status="200", seconds=self._seconds, rate=rate), by)
 
         most = await at(None, _rate)
-        return Measured(most, await at(most.seen.per_second / 2, _tail), await at(STEADY, _tail))
+        return RateFigures(most, await at(most.seen.per_second / 2, _tail), await at(STEADY, _tail))
 
 
-def _rate(seen: Seen) -> float:
+def _rate(seen: LoadFigures) -> float:
     return seen.per_second
 
 
-def _tail(seen: Seen) -> float:
+def _tail(seen: LoadFigures) -> float:
     return seen.p99_ms
 
 
 async def fill(store: Store) -> list[str]:
-    """Runs to read: half of them wait in the queue, half have ended."""
-    names = Names(store)
-    task_id = (await names.task_ids(["bench.noop"]))["bench.noop"]
-    pool_id = (await names.pool_ids([DEFAULT_POOL]))[DEFAULT_POOL]
+    """Insert runs to read: half of them are queued, half have ended."""
+    catalog = Catalog(store)
+    task_id = (await catalog.task_ids(["bench.noop"]))["bench.noop"]
+    pool_id = (await catalog.pool_ids([DEFAULT_POOL]))[DEFAULT_POOL]
     at: datetime = await store.now()
     ids = [uuid7() for _ in range(RUNS)]
     await store.pool.execute(_SQL.ready, ids, at, task_id, pool_id)
@@ -157,7 +157,7 @@ def _bulks(number: int, count: int) -> list[Request]:
     return [("POST", f"{PREFIX}/jobs/bulk", json.dumps({"items": those})) for those in items]
 
 
-def _bulk_figures(many: Calmest[Seen], single: Seen) -> dict[str, Any]:
+def _bulk_figures(many: Calmest[LoadFigures], single: LoadFigures) -> dict[str, Any]:
     rate = many.seen.requests * BULK / many.seen.seconds
     return {
         "jobs_per_second": round(rate, 1),
@@ -171,7 +171,7 @@ def _bulk_figures(many: Calmest[Seen], single: Seen) -> dict[str, Any]:
 
 
 def document(name: str, n: int) -> dict[str, Any]:
-    """A job as people write them."""
+    """A typical job document."""
     return {
         "name": name,
         "task": "bench.noop",
@@ -189,17 +189,17 @@ async def _prove(store: Store, jobs: int) -> None:
         " (select count(*) from audit where action = 'job.created') as audited from jobs"
     )
     if row is None or set(row.values()) != {jobs}:
-        raise AssertionError(f"{jobs} jobs were created, and the tables hold {dict(row or {})}")
+        raise AssertionError(f"expected {jobs} rows in each table after creating {jobs} jobs, found {dict(row or {})}")
 
 
-def _all(measured: Measured, floor: Seen) -> dict[str, Any]:
+def _all(measured: RateFigures, floor: LoadFigures) -> dict[str, Any]:
     less = {"at_half_load": measured.half, f"at_{STEADY:.0f}": measured.steady}
-    late = {name: {"generator_late_ms": told.seen.late_ms} for name, told in less.items()}
+    late = {name: {"generator_late_ms": shown.seen.late_ms} for name, shown in less.items()}
     return {**_figures(measured.most, floor), **{name: _figures(less[name], floor) | late[name] for name in less}}
 
 
-def _figures(told: Calmest[Seen], floor: Seen) -> dict[str, Any]:
-    seen = told.seen
+def _figures(shown: Calmest[LoadFigures], floor: LoadFigures) -> dict[str, Any]:
+    seen = shown.seen
     return {
         "per_second": seen.per_second,
         "p50_ms": seen.p50_ms,
@@ -207,14 +207,14 @@ def _figures(told: Calmest[Seen], floor: Seen) -> dict[str, Any]:
         "max_ms": seen.max_ms,
         "requests": seen.requests,
         "ratio": round(seen.per_second / floor.per_second, 3),
-        "stolen": told.stolen,
-        "tries": told.tries,
+        "stolen": shown.stolen,
+        "tries": shown.tries,
     }
 
 
 @contextmanager
 def served(dsn: str) -> Iterator[tuple[int, int]]:
-    """A real server, as the command starts it; answers its port and its process."""
+    """Start a server process; yields its port and its process."""
     listening = socket.create_server((HOST, 0), backlog=2048)
     port: int = listening.getsockname()[1]
     process = subprocess.Popen(  # noqa: S603 - our own command
@@ -224,7 +224,7 @@ def served(dsn: str) -> Iterator[tuple[int, int]]:
         stderr=subprocess.DEVNULL,
         pass_fds=[listening.fileno()],
     )
-    listening.close()  # the server has its own; connections wait in the backlog until it accepts them
+    listening.close()  # the server has a copy; connections wait in its backlog
     try:
         yield port, process.pid
     finally:

@@ -1,4 +1,4 @@
-"""How much a target needs, computed from measured costs: plain multiplication, so that anyone can check it."""
+"""Computes the machines that a target load needs from measured costs, by plain multiplication."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-FULL: Final = 0.7  # of a core that is planned for; the rest is for bursts and for what is not modelled
-CORES: Final = 64  # of one large database server …
-WAL: Final = 1_000.0  # … and the megabytes of log a second that its disk takes
-A_PARTITION: Final = 5_000.0  # messages a second that one partition carries with ease
-READS: Final = 0.9  # of API requests read a status; the others create a job
+FULL: Final = 0.7  # planned utilization of a core; the rest is for bursts and unmodelled work
+CORES: Final = 64  # of a large database server
+WAL: Final = 1_000.0  # megabytes of WAL per second that its disk can write
+A_PARTITION: Final = 5_000.0  # messages per second of one Kafka partition
+READS: Final = 0.9  # share of API requests that read a status; the others create a job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Microseconds of one core: of the database, and of our own processes; and bytes that a run leaves."""
+    """CPU microseconds per operation, in the database and in our processes; and bytes stored per run."""
 
     fire_db: float
     fire_node: float
@@ -32,8 +32,8 @@ class Costs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """So many a second of each."""
+class CapacityTarget:
+    """Operations per second."""
 
     name: str
     fires: float = 0.0
@@ -45,7 +45,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What a target needs, and what would be short first."""
+    """The machines that a target needs, and the resource that runs out first."""
 
     target: str
     database_cores: float
@@ -59,17 +59,17 @@ class Need:
 
 
 TARGETS: Final = (
-    Target(name="100 M jobs a day, evenly", fires=1_157, sends=1_157, works=1_157),
-    Target(name="20 M due at midnight, sent within 100 s", fires=200_000, sends=200_000),
-    Target(name="20 M due at midnight, done within 100 s", fires=200_000, sends=200_000, works=200_000),
-    Target(name="100 M runs waiting", kept=100e6),
-    Target(name="10,000 dispatches a second, for good", fires=10_000, sends=10_000, works=10_000),
-    Target(name="20,000 API requests a second", requests=20_000),
+    CapacityTarget(name="100 M jobs a day, evenly", fires=1_157, sends=1_157, works=1_157),
+    CapacityTarget(name="20 M due at midnight, sent within 100 s", fires=200_000, sends=200_000),
+    CapacityTarget(name="20 M due at midnight, done within 100 s", fires=200_000, sends=200_000, works=200_000),
+    CapacityTarget(name="100 M runs waiting", kept=100e6),
+    CapacityTarget(name="10,000 dispatches a second, for good", fires=10_000, sends=10_000, works=10_000),
+    CapacityTarget(name="20,000 API requests a second", requests=20_000),
 )
 
 
-def need(target: Target, costs: Costs) -> Need:
-    """Multiply, divide by what of a core is planned for, and round up."""
+def need(target: CapacityTarget, costs: Costs) -> Need:
+    """Multiply rates by costs, divide by the planned utilization, and round up."""
     reads, creates = target.requests * READS, target.requests * (1 - READS)
     database = _cores(
         target.fires * costs.fire_db
@@ -98,7 +98,7 @@ def _cores(microseconds: float) -> float:
 
 
 def _bottleneck(cores: float, wal: float, kept: float) -> str:
-    """All but the database grows by adding processes, so one of its bounds is the first to be met."""
+    """Only the database cannot be scaled by adding processes, so one of its limits is reached first."""
     if not cores and not wal:
         return f"the database's disk: {kept / 1e9:,.0f} GB of runs"
     by_cores, by_wal = cores / CORES, wal / WAL

@@ -1,4 +1,4 @@
-"""A database for one measurement: a throwaway one on an embedded server, or on the server that BELLRINGER_DSN names."""
+"""Databases for measurements, on a temporary embedded server or on the server that BELLRINGER_DSN names."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from uuid import uuid4
 
 import asyncpg
 
-from bellringer.engines.embedded import EmbeddedPostgres
+from bellringer.backends.embedded_postgres.server import EmbeddedPostgres
+from bellringer.store.connection_pool import connect
 from bellringer.store.migrate import migrate
 
 
 @contextmanager
 def server() -> Iterator[str]:
-    """The DSN of a server that this measurement may use; what it makes there, it drops."""
+    """Yields the DSN of a server on which measurements may create and drop databases."""
     if given := os.environ.get("BELLRINGER_DSN"):
         yield given
         return
@@ -32,9 +33,9 @@ def server() -> Iterator[str]:
 
 
 async def create(dsn: str) -> str:
-    """Make and migrate a database of its own; answers its DSN."""
+    """Create and migrate a database; returns its DSN."""
     made = await create_empty(dsn)
-    fresh = await asyncpg.connect(made)
+    fresh = await connect(made)
     try:
         await migrate(fresh)
     finally:
@@ -43,7 +44,7 @@ async def create(dsn: str) -> str:
 
 
 async def create_empty(dsn: str) -> str:
-    """Make a database without tables; answers its DSN."""
+    """Create a database without tables; returns its DSN."""
     name = f"bellringer_bench_{uuid4().hex[:8]}"
     connection = await asyncpg.connect(dsn)
     try:

@@ -1,40 +1,36 @@
-"""The drain by a broker: the same ready runs, claimed in the database and brought by Kafka, with 1, 2 and 4 workers."""
+"""Compares dispatch by the database with dispatch by Kafka: the same ready runs, with 1, 2 and 4 workers."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
+from bellringer.backends.kafka.backend import KafkaBackend
 from bellringer.bench.drain import fill
 from bellringer.bench.processes import WORK, running
 from bellringer.clock import SystemClock
-from bellringer.engines.kafka import KafkaPost
-from bellringer.jobs import DEFAULT_POOL
-from bellringer.scheduler.dispatcher import Dispatcher
-from bellringer.scheduler.outflow import MOST_OUT
-from bellringer.services import FOLDER, Kafka, addresses
+from bellringer.core.jobs import DEFAULT_POOL
+from bellringer.dev.local_servers import find_server
+from bellringer.scheduler.broker_dispatcher import MAX_SENT_RUNS, Dispatcher
 from bellringer.store import workers
-from bellringer.store.names import Names
-from bellringer.store.pool import Store
-from bellringer.store.workers import Introduction
-from bellringer.telemetry import SENT, one_of
+from bellringer.store.connection_pool import Store
+from bellringer.store.interned_names import Catalog
+from bellringer.store.workers import WorkerRegistration
+from bellringer.telemetry import SENT, with_labels
 
 NOOP: Final = "bench.noop"
 EMPTY: Final = "select not exists (select 1 from queue)"
 WORKERS: Final = (1, 2, 4)
-WARM: Final = 500  # runs before each measurement: caches are filled, and consumers have their partitions
-PATIENCE: Final = 300.0  # seconds that one of them may take
+WARM: Final = 500  # runs before each measurement: they fill caches and assign partitions to consumers
+MEASUREMENT_TIMEOUT_SECONDS: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatches:
-    """Runs in a second by engine and number of worker processes; and runs that a scheduler publishes in a second."""
+    """Runs per second by engine and number of worker processes; and runs per second that a scheduler publishes."""
 
     runs: int
     slots: int
@@ -45,24 +41,15 @@ class Dispatches:
     kafka_published_per_second: float
 
 
-@contextmanager
-def broker() -> Iterator[str]:
-    """The Kafka that was named, the one that runs for this folder, or one of our own for as long as it is needed."""
-    named = os.environ.get("BELLRINGER_DISPATCH", "")
-    if named.startswith("kafka://"):
-        yield named
-    elif found := (addresses() or {}).get("kafka"):
-        yield found
-    else:
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bellringer-bench-")))
-            yield stack.enter_context(Kafka(folder, downloads=FOLDER / "kafka")).address
+def find_broker() -> str:
+    """Returns the Kafka address of BELLRINGER_DISPATCH, or of the broker that `make services` started."""
+    return find_server("kafka", os.environ.get("BELLRINGER_DISPATCH"))
 
 
 async def dispatches(dsn: str, runs: int, slots: int, address: str) -> Dispatches:
     store = await Store.open(dsn, size=6)
     try:
-        publish = min(runs, MOST_OUT)
+        publish = min(runs, MAX_SENT_RUNS)
         published = await _publish(store, publish, address)
         rates = {
             engine: {str(count): await _drain(store, runs, slots, count, chosen) for count in WORKERS}
@@ -82,7 +69,7 @@ async def dispatches(dsn: str, runs: int, slots: int, address: str) -> Dispatche
 
 
 async def _drain(store: Store, runs: int, slots: int, count: int, dispatch: str) -> float:
-    """Fill the queue before so many workers, in one moment, and look how long it takes until it is empty."""
+    """Fill the queue at once, and measure how long the workers take to empty it."""
     commands = [("scheduler",), *[("worker", WORK, "--pool", f"{DEFAULT_POOL}={slots}")] * count]
     with running(store.dsn, *commands, BELLRINGER_DISPATCH=dispatch):
         await _until(store, "select count(*) = $1 from workers where state = 'live'", count)
@@ -99,17 +86,17 @@ async def _drain(store: Store, runs: int, slots: int, count: int, dispatch: str)
 
 
 async def _publish(store: Store, runs: int, address: str) -> float:
-    """Send ready runs to a pool whose one worker never looks; answers how many a second the broker took."""
-    names = Names(store)
-    post, clock = KafkaPost(address, await names.installation()), SystemClock()
-    task_ids = list((await names.task_ids([NOOP])).values())
-    who = Introduction(
-        name="nobody", host="", pid=0, version="", pools={DEFAULT_POOL: runs}, task_ids=task_ids, dispatch=post.engine
+    """Send ready runs to a pool without an active worker; returns the runs per second that the broker accepted."""
+    catalog = Catalog(store)
+    post, clock = KafkaBackend(address, await catalog.installation_name()), SystemClock()
+    task_ids = list((await catalog.task_ids([NOOP])).values())
+    who = WorkerRegistration(
+        name="nobody", host="", pid=0, version="", pools={DEFAULT_POOL: runs}, task_ids=task_ids, dispatch=post.name
     )
     worker_id = await workers.join(store, who)
     now = await store.now()
     dispatcher = Dispatcher(store, post, clock, lambda: now, lambda _: True)
-    taken = one_of(SENT, DEFAULT_POOL)._value  # noqa: SLF001 - there is no other way to read it back
+    taken = with_labels(SENT, DEFAULT_POOL)._value  # noqa: SLF001 - there is no other way to read it back
     sending = asyncio.create_task(dispatcher.run())
     try:
         await _ready(store, 1)
@@ -122,26 +109,26 @@ async def _publish(store: Store, runs: int, address: str) -> float:
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
         await dispatcher.close()
-        await workers.leave(store, worker_id)
+        await workers.remove(store, worker_id)
 
 
 async def _ready(store: Store, runs: int) -> None:
-    """So many runs that are ready, all at once, and nothing else."""
-    names = Names(store)
-    task_id = (await names.task_ids([NOOP]))[NOOP]
-    pool_id = (await names.pool_ids([DEFAULT_POOL]))[DEFAULT_POOL]
+    """Replace the queue with this many ready runs."""
+    catalog = Catalog(store)
+    task_id = (await catalog.task_ids([NOOP]))[NOOP]
+    pool_id = (await catalog.pool_ids([DEFAULT_POOL]))[DEFAULT_POOL]
     await store.pool.execute("truncate queue, runs, attempts")
     await fill(store, runs, task_id, pool_id, await store.now())
     await store.pool.execute("analyze queue")
 
 
 async def _until(store: Store, query: str, *arguments: int) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(MEASUREMENT_TIMEOUT_SECONDS):
         while not await store.pool.fetchval(query, *arguments):
             await asyncio.sleep(0.02)
 
 
 async def _until_taken(taken: Callable[[], float], count: float) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(MEASUREMENT_TIMEOUT_SECONDS):
         while taken() < count:
             await asyncio.sleep(0.005)

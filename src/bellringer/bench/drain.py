@@ -1,4 +1,4 @@
-"""The drain: many ready runs, executed by one worker process beside one scheduler process."""
+"""Measures how fast one worker process executes ready runs next to one scheduler process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from typing import Any
 from uuid_utils.compat import uuid7
 
 from bellringer.clock import SystemClock
-from bellringer.jobs import DEFAULT_POOL
-from bellringer.store.names import Names
-from bellringer.store.pool import Store
+from bellringer.core.jobs import DEFAULT_POOL
+from bellringer.core.tasks import Registry, make_task
+from bellringer.store.connection_pool import Store
+from bellringer.store.interned_names import Catalog
 from bellringer.store.queries import load
-from bellringer.tasks import Registry, task_from
+from bellringer.worker.output.echo import CaptureSettings
 from bellringer.worker.service import Worker, WorkerSettings
 
 _SQL = load("load", "bellringer.bench")
@@ -28,7 +29,7 @@ BATCH = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """What was seen; lateness counts from when each run might have started to its start."""
+    """The figures. Lateness is the time from when a run could have started to its start."""
 
     runs: int
     seconds: float
@@ -38,15 +39,15 @@ class Drain:
 
 
 async def noop() -> None:
-    """The work that is measured."""
+    """The measured task."""
 
 
 async def drain(dsn: str, runs: int, slots: int) -> Drain:
     store = await Store.open(dsn, size=6)
     try:
-        names = Names(store)
-        task_id = (await names.task_ids(["bench.noop"]))["bench.noop"]
-        pool_id = (await names.pool_ids([DEFAULT_POOL]))[DEFAULT_POOL]
+        catalog = Catalog(store)
+        task_id = (await catalog.task_ids(["bench.noop"]))["bench.noop"]
+        pool_id = (await catalog.pool_ids([DEFAULT_POOL]))[DEFAULT_POOL]
         await fill(store, runs, task_id, pool_id, await store.now())
         await store.pool.execute("vacuum analyze queue")
         await store.pool.execute("checkpoint")
@@ -75,11 +76,13 @@ async def fill(store: Store, runs: int, task_id: int, pool_id: int, at: datetime
 
 
 async def work(store: Store, slots: int) -> tuple[float, float]:
-    """Execute all that is ready; answers the seconds that passed, and those of this process's processor time."""
+    """Execute all ready runs; returns the elapsed seconds and the CPU seconds of this process."""
     registry = Registry()
-    registry.add(task_from(noop, name="bench.noop"))
+    registry.add(make_task(noop, name="bench.noop"))
     clock = SystemClock()
-    worker = Worker(store, registry, clock, WorkerSettings(pools={DEFAULT_POOL: slots}, name="bench"))
+    worker = Worker(
+        store, registry, clock, WorkerSettings(pools={DEFAULT_POOL: slots}, name="bench", capture=CaptureSettings())
+    )
     stop = asyncio.Event()
     started, cpu = clock.monotonic(), os.times()
     running = asyncio.create_task(worker.run(stop))

@@ -1,4 +1,4 @@
-"""The herd: many jobs due at one instant, fired by one scheduler."""
+"""Measures how fast one scheduler fires many jobs that are due at one instant."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import asyncpg
 from uuid_utils.compat import uuid7
 
 from bellringer.clock import SystemClock
-from bellringer.jobs import DEFAULT_POOL, shard_of
-from bellringer.leases import Holding
-from bellringer.lifecycle.tick import Pace, tick
+from bellringer.core.jobs import DEFAULT_POOL, shard_of
+from bellringer.core.leases import Holding
+from bellringer.engine.tick import TickLimits, tick
 from bellringer.schedule import every
 from bellringer.scheduler.service import Scheduler, SchedulerSettings
 from bellringer.store import cohorts
-from bellringer.store.cohorts import Hand
+from bellringer.store.cohorts import Cohort
+from bellringer.store.connection_pool import Store
+from bellringer.store.interned_names import Catalog
 from bellringer.store.leases import PostgresLeases
-from bellringer.store.names import Names
-from bellringer.store.pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("load", "bellringer.bench")
@@ -30,7 +30,7 @@ BATCH = 50_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Herd:
-    """What was seen."""
+    """The figures of one measurement."""
 
     jobs: int
     schedules: int
@@ -43,19 +43,19 @@ class Herd:
 
 
 class _Measured(Scheduler):
-    """A scheduler that notes when its first strike began and its last one ended."""
+    """A scheduler that records when its first tick began and its last tick ended."""
 
     began = 0.0
     ended = 0.0
 
-    async def _strike(self, holding: Holding, hands: Sequence[Hand]) -> None:
+    async def _tick(self, holding: Holding, hands: Sequence[Cohort]) -> None:
         self.began = self.began or self._clock.monotonic()
-        await super()._strike(holding, hands)
+        await super()._tick(holding, hands)
         self.ended = self._clock.monotonic()
 
 
 async def herd(dsn: str, jobs: int, schedules: int) -> Herd:
-    """Register the jobs, let them come due together, and time the fire from its first call to its last."""
+    """Register the jobs, let them become due together, and time the ticks from the first to the last."""
     store = await Store.open(dsn)
     try:
         instant = (await store.now()).replace(microsecond=0) - timedelta(seconds=1)
@@ -90,13 +90,13 @@ async def herd(dsn: str, jobs: int, schedules: int) -> Herd:
 
 
 async def register(store: Store, jobs: int, schedules: int, instant: datetime) -> None:
-    """Fill the tables as registration would, without its round trips."""
-    names = Names(store)
-    task_id = (await names.task_ids(["bench.noop"]))["bench.noop"]
-    pool_id = (await names.pool_ids([DEFAULT_POOL]))[DEFAULT_POOL]
-    shards = await names.shards()
+    """Insert the rows that registration would create, in few statements."""
+    catalog = Catalog(store)
+    task_id = (await catalog.task_ids(["bench.noop"]))["bench.noop"]
+    pool_id = (await catalog.pool_ids([DEFAULT_POOL]))[DEFAULT_POOL]
+    shards = await catalog.shard_count()
     known = [every(timedelta(days=1, seconds=n), anchor=instant) for n in range(schedules)]
-    numbers = sorted((await names.schedule_ids(known)).values())
+    numbers = sorted((await catalog.schedule_ids(known)).values())
     for start in range(0, jobs, BATCH):
         ids = [uuid7() for _ in range(min(BATCH, jobs - start))]
         columns = (
@@ -118,7 +118,7 @@ async def _proof(store: Store) -> tuple[int, int]:
 
 
 async def _plain_insert(store: Store) -> float:
-    """Seconds that a plain INSERT … SELECT of the same rows takes into copies of both tables with all indexes."""
+    """Returns the seconds of a plain INSERT … SELECT of the same rows into copies of both tables with all indexes."""
     clock = SystemClock()
     connection: asyncpg.Connection[Any]
     async with store.pool.acquire() as connection:  # type: ignore[assignment]
@@ -132,7 +132,7 @@ async def _plain_insert(store: Store) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """How long a tick of a few due jobs takes beside many that are not due."""
+    """The duration of a tick with a few due jobs among many that are not due."""
 
     registered: int
     due: int
@@ -140,17 +140,17 @@ class Tick:
 
 
 async def tick_beside(dsn: str, registered: int, due: int, rounds: int = 30) -> Tick:
-    """The median of passes that each look for what is due and fire it."""
+    """Returns the median duration of ticks that read and fire the due jobs."""
     store = await Store.open(dsn)
     clock = SystemClock()
-    names = Names(store)
+    catalog = Catalog(store)
     try:
         now = await store.now()
         await register(store, registered, 1, now + timedelta(days=1))
         await store.pool.execute("vacuum analyze members, cohorts, jobs")
         keeper, me = PostgresLeases(store, timedelta(hours=1)), uuid7()
         holding = Holding(me, await keeper.acquire(me, 64))
-        few = await names.schedule_ids([every("1s")])
+        few = await catalog.schedule_ids([every("1s")])
         number = max(few.values())
         await store.pool.execute(_SQL.due_members, number, due)
         taken: list[float] = []
@@ -159,8 +159,8 @@ async def tick_beside(dsn: str, registered: int, due: int, rounds: int = 30) -> 
             await store.pool.execute("delete from cohorts where schedule_id = $1", number)
             await store.pool.execute(_SQL.due_cohorts, number, at)
             started = clock.monotonic()
-            hands = await cohorts.coming(store, sorted(holding.tokens), at, 10_000)
-            ticked = await tick(store, names, holding, hands, at, Pace())
+            hands = await cohorts.upcoming(store, sorted(holding.tokens), at, 10_000)
+            ticked = await tick(store, catalog, holding, hands, at, TickLimits(lead=timedelta(0)))
             taken.append(clock.monotonic() - started)
             if ticked.fired.fired != due:
                 raise AssertionError(f"{due} due, {ticked.fired.fired} fired")

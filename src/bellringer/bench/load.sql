@@ -32,7 +32,7 @@ insert into runs_copy select * from runs
 insert into queue_copy select * from queue
 
 -- name: ready
-insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, shard, pool_id, priority, cause, born_as, spec)
+insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, shard, pool_id, priority, cause, initial_state, spec)
 select job_id, $2, 0, bellringer.now(), 0, 1, $3, 0, $4, 5, 'send', 'queued', '{}' from unnest($1::uuid[]) u (job_id)
 
 -- name: ready_queue

@@ -1,4 +1,4 @@
-"""Processes of a measurement, as their commands start them, and the time of the processors that each has used."""
+"""Starts processes for measurements, and reads their CPU time."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from bellringer.store.pool import Store
+from bellringer.store.connection_pool import Store
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
-WORK: Final = "bellringer.bench.work:app"
-PATIENCE: Final = 30.0
+WORK: Final = "bellringer.bench.noop_tasks:app"
+STOP_TIMEOUT_SECONDS: Final = 30.0
 
 
 @contextmanager
 def running(dsn: str, *commands: Sequence[str], **settings: str) -> Iterator[list[int]]:
-    """Run commands of ours beside each other; answers their process ids."""
+    """Run several `bellringer` commands at once; yields their process ids."""
     environment = {**os.environ, "BELLRINGER_DSN": dsn, "BELLRINGER_GRACE": "5s", **settings}
     started = [
         subprocess.Popen(  # noqa: S603 - our own command
@@ -36,11 +36,11 @@ def running(dsn: str, *commands: Sequence[str], **settings: str) -> Iterator[lis
         for process in started:
             process.terminate()
         for process in started:
-            process.wait(PATIENCE)
+            process.wait(STOP_TIMEOUT_SECONDS)
 
 
 def cpu(pid: int) -> float:
-    """Seconds of processor time that a process has used; 0 where that cannot be read."""
+    """Returns the CPU seconds of a process; 0 if they cannot be read."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
     except OSError:
@@ -49,7 +49,7 @@ def cpu(pid: int) -> float:
 
 
 async def server_cpu(store: Store) -> Mapping[str, float]:
-    """What the database's processes have used, by whom they serve; those that serve nobody are called by their kind."""
+    """Returns the CPU seconds of the database's processes by application name, or by kind for background processes."""
     rows = await store.pool.fetch(
         "select pid, coalesce(nullif(application_name, ''), backend_type) as whom from pg_stat_activity"
     )

@@ -1,4 +1,4 @@
-"""Workflows: a map with fan-in beside as many plain runs, and a chain of nodes that do nothing, here and on a peer."""
+"""Compares a map with fan-in with as many plain runs, and measures the hops of a chain of no-op nodes."""
 
 from __future__ import annotations
 
@@ -10,27 +10,26 @@ from typing import Any, Final
 
 import msgspec
 
-from bellringer.bench.peer import peer
 from bellringer.bench.processes import running
 from bellringer.clock import SystemClock
+from bellringer.core.jobs import DEFAULT_POOL, WORKFLOW_TASK, Definition
+from bellringer.core.runs import RunKey
+from bellringer.engine.register import create
+from bellringer.engine.send import trigger
 from bellringer.errors import Unavailable
-from bellringer.jobs import DEFAULT_POOL, WORKFLOW, Definition
-from bellringer.lifecycle.register import create
-from bellringer.lifecycle.send import trigger
-from bellringer.runs import RunKey
 from bellringer.sdk.app import App
-from bellringer.store import history
-from bellringer.store.names import Names
-from bellringer.store.pool import Store
+from bellringer.store import partitions
+from bellringer.store.connection_pool import Store
+from bellringer.store.interned_names import Catalog
 from bellringer.store.queries import load
 
 _SQL = load("workflow", "bellringer.bench")
 _CLOCK: Final = SystemClock()
 SAME: Final = "bench.same"
 TRIES: Final = 3
-WARM: Final = 200  # elements, links and runs before the measurement: caches are filled, and plans are made
+WARM: Final = 200  # elements, nodes and runs before the measurement, to fill caches and plans
 JOIN_LIMIT: Final = 60.0
-PATIENCE: Final = 600.0  # seconds that one measurement may take
+MEASUREMENT_TIMEOUT_SECONDS: Final = 600.0
 
 app = App(name="bench workflow")
 
@@ -52,17 +51,17 @@ async def total(values: list[int]) -> int:
 
 @app.task(name="bench.link")
 async def link() -> float:
-    """When it began, by the clock of the worker: a chain has one worker, so all of them are of one clock."""
+    """Return the start time by the worker's clock; a chain has one worker, so its times are comparable."""
     return _CLOCK.monotonic()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workflows:
-    """Seconds try by try, in turn; a ratio is that of the best, since what else goes on in a machine only ever adds.
+    """Seconds of each try, alternating; ratios compare the best tries, because other load only adds time.
 
-    `ratio` compares the map with plain runs that were ready when the clock began. The map's time holds the births of
-    its runs; in `ratio_with_births`, that of the plain ones does too. A hop goes from the start of one node to that of
-    the next.
+    `ratio` compares the map with plain runs that were ready at the start. The time of the map includes the creation of
+    its runs; `ratio_with_births` also includes the creation of the plain runs. A hop is the time from the start of one
+    node to the start of the next.
     """
 
     nodes: int
@@ -76,15 +75,14 @@ class Workflows:
     chain: int
     chain_seconds: float
     hop_ms: dict[str, float]
-    peer: dict[str, Any] | None
 
 
-async def workflows(dsn: str, nodes: int, chain: int, slots: int, *, with_peer: bool) -> Workflows:
+async def workflows(dsn: str, nodes: int, chain: int, slots: int) -> Workflows:
     store = await Store.open(dsn, size=4)
     try:
         with running(dsn, ("scheduler",), ("worker", f"{__name__}:app", "--pool", f"{DEFAULT_POOL}={slots}")):
             await _joined(store)
-            bench = _Bench(store)
+            bench = _WorkflowMeasurements(store)
             await bench.mapped(WARM)
             await bench.plain(WARM)
             await bench.chained(WARM)
@@ -108,18 +106,17 @@ async def workflows(dsn: str, nodes: int, chain: int, slots: int, *, with_peer: 
         chain=chain,
         chain_seconds=round(starts[-1] - starts[0], 3),
         hop_ms=_hops(starts),
-        peer=await peer(dsn, chain) if with_peer else None,
     )
 
 
-class _Bench:
-    """The measurements, on one database with one worker; each leaves the queue empty."""
+class _WorkflowMeasurements:
+    """The measurements, in one database with one worker; each leaves the queue empty."""
 
     def __init__(self, store: Store) -> None:
-        self._store, self._names = store, Names(store)
+        self._store, self._catalog = store, Catalog(store)
 
     async def mapped(self, nodes: int) -> float:
-        """Seconds from the request of a workflow run to its end."""
+        """Returns the seconds from the request of a workflow run to its end."""
         document = {
             "nodes": [
                 {"name": "list", "task": "bench.digits", "kwargs": {"count": nodes}},
@@ -141,7 +138,7 @@ class _Bench:
         return seconds
 
     async def chained(self, length: int) -> list[float]:
-        """When each link of a chain began."""
+        """Returns the start time of each node of a chain."""
         nodes: list[dict[str, Any]] = [{"name": f"n{number}", "task": "bench.link"} for number in range(length)]
         for before, node in pairwise(nodes):
             node["after"] = [before["name"]]
@@ -152,12 +149,12 @@ class _Bench:
         return starts
 
     async def plain(self, runs: int) -> tuple[float, float]:
-        """Seconds until so many runs are born, all in one statement, and from then on until all of them have ended."""
-        task_id = (await self._names.task_ids([SAME]))[SAME]
-        pool_id = (await self._names.pool_ids([DEFAULT_POOL]))[DEFAULT_POOL]
+        """Returns the seconds to create this many runs in one statement, and from then until all of them have ended."""
+        task_id = (await self._catalog.task_ids([SAME]))[SAME]
+        pool_id = (await self._catalog.pool_ids([DEFAULT_POOL]))[DEFAULT_POOL]
         await self._tidy()
         at = await self._store.now()
-        await history.ensure_days(self._store, {at.date(), (at + timedelta(days=1)).date()})
+        await partitions.ensure_days(self._store, {at.date(), (at + timedelta(days=1)).date()})
         began = _CLOCK.monotonic()
         await self._store.pool.execute(_SQL.ready, at, runs, task_id, pool_id)
         born = _CLOCK.monotonic()
@@ -168,8 +165,8 @@ class _Bench:
         return born - began, ended - born
 
     async def _run(self, document: dict[str, Any]) -> tuple[RunKey, float]:
-        definition = Definition(name=f"flow {_CLOCK.monotonic()}", task=WORKFLOW, workflow=document)
-        job = await create(self._store, self._names, definition, tenant_id=1, who="bench")
+        definition = Definition(name=f"flow {_CLOCK.monotonic()}", task=WORKFLOW_TASK, workflow=document)
+        [job] = await create(self._store, self._catalog, [definition], tenant_id=1, who="bench")
         await self._tidy()
         began = _CLOCK.monotonic()
         key = await trigger(self._store, job.job_id, tenant_id=1)
@@ -177,13 +174,13 @@ class _Bench:
         return key, _CLOCK.monotonic() - began
 
     async def _tidy(self) -> None:
-        """What an earlier measurement left behind does not count in this one."""
+        """Remove what an earlier measurement left behind."""
         for table in ("queue", "flow_nodes"):
             await self._store.pool.execute(f"vacuum analyze {table}")
 
 
 def _digits(count: int) -> list[int]:
-    """Small, so that a list of the longest map is below the limit of a result."""
+    """Small values, so that the list for the largest map stays below the size limit of results."""
     return [number % 10 for number in range(count)]
 
 
@@ -205,7 +202,7 @@ async def _joined(store: Store) -> None:
         raise Unavailable(f"no worker has joined within {JOIN_LIMIT:.0f} s", hint=hint) from None
 
 
-async def _until(store: Store, query: str, limit: float = PATIENCE) -> None:
+async def _until(store: Store, query: str, limit: float = MEASUREMENT_TIMEOUT_SECONDS) -> None:
     async with asyncio.timeout(limit):
         while not await store.pool.fetchval(query):
             await asyncio.sleep(0.01)

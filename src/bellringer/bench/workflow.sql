@@ -8,7 +8,7 @@ select exists (select 1 from workers where state = 'live')
 -- name: ready
 -- Runs without a workflow, ready at once, of the same task and argument as the elements of the map.
 with born as (
-  insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, shard, pool_id, priority, cause, born_as, spec)
+  insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, shard, pool_id, priority, cause, initial_state, spec)
   select gen_random_uuid(), $1::timestamptz, 0, bellringer.now(), 0, 1, $3, 0, $4, 5, 'send', 'queued', '{"kwargs": {"n": 1}}'
   from generate_series(1, $2)
   returning *)

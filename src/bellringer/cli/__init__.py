@@ -1,4 +1,4 @@
-"""The command line. Commands are imported only when they are called, so that `--help` comes at once."""
+"""The command line. A command is imported when it is called, which keeps `--help` fast."""
 
 from __future__ import annotations
 

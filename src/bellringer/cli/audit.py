@@ -1,4 +1,4 @@
-"""`bellringer audit`: who changed what, and a check that nobody has rewritten it."""
+"""`bellringer audit`: lists, exports and verifies the audit log."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bellringer.cli.command_groups import CommandGroup
 from bellringer.cli.connect import with_client
-from bellringer.cli.groups import Group
-from bellringer.cli.options import load_config
-from bellringer.cli.output import LIST, output_option, print_list
-from bellringer.cli.pages import gather, limit_option
-from bellringer.cli.times import from_now
+from bellringer.cli.options import fetch_pages, limit_option, load_config
+from bellringer.cli.output import LIST, format_relative, output_option, print_list
 
 if TYPE_CHECKING:
     from bellringer.client import Client
-    from bellringer.lifecycle.seal import Verdict
+    from bellringer.engine.audit_seal import SealCheck
     from bellringer.wire.audit import AuditEntry
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     examples="""
     bellringer audit list --kind job
     bellringer audit export --from 2026-12-01T00:00:00Z > december.ndjson
@@ -29,19 +27,21 @@ if TYPE_CHECKING:
     """,
 )
 def audit() -> None:
-    """The audit: every change, by whom and from where, chained by hashes."""
+    """Read and verify the audit log: every change, its author and origin, chained by hashes."""
 
 
-def filters(function: Any) -> Any:
-    """What both lists can keep to."""
+def filter_options(function: Any) -> Any:
+    """The filters of `list` and `export`."""
     for option in (
-        click.option("--installation", is_flag=True, help="What is of the whole installation."),
-        click.option("--to", "end", metavar="TIME", help="Only what was done before then, RFC 3339."),
-        click.option("--from", "start", metavar="TIME", help="Only what was done then or later, RFC 3339."),
-        click.option("--target", help="Only what was done to this, by its id."),
-        click.option("--kind", help="Only what was done to these, as job, run, freeze."),
-        click.option("--action", help="Only this, as job.changed."),
-        click.option("--who", help="Only what this one did."),
+        click.option(
+            "--installation", is_flag=True, help="Changes that belong to no tenant; needs an installation key."
+        ),
+        click.option("--to", "end", metavar="TIME", help="Only changes before this RFC 3339 instant."),
+        click.option("--from", "start", metavar="TIME", help="Only changes at or after this RFC 3339 instant."),
+        click.option("--target", help="Only changes of the object with this id."),
+        click.option("--kind", help="Only changes of this kind of object, such as job, run or freeze."),
+        click.option("--action", help="Only this action, such as job.changed."),
+        click.option("--who", help="Only changes by this user or key."),
     ):
         function = option(function)
     return function
@@ -54,21 +54,21 @@ def filters(function: Any) -> Any:
     bellringer audit list --action job.deleted -o json
     """,
 )
-@filters
+@filter_options
 @limit_option
 @output_option(*LIST)
 @with_client
 def list_audit(client: Client, /, *, limit: int, output: str, **wanted: Any) -> None:
-    """List changes, the newest first."""
+    """List changes, newest first."""
     from bellringer.clock import SystemClock
 
     now = SystemClock().now()
     print_list(
         output,
-        gather(client.audit, limit, output=output, **wanted),
+        fetch_pages(client.audit, limit, output=output, **wanted),
         head=("WHEN", "WHO", "FROM", "ACTION", "TARGET", "CHANGED"),
         row=lambda entry: (
-            from_now(entry.at, now),
+            format_relative(entry.at, now),
             entry.who,
             entry.origin or "–",
             entry.action,
@@ -76,7 +76,7 @@ def list_audit(client: Client, /, *, limit: int, output: str, **wanted: Any) -> 
             _changed(entry),
         ),
         name=lambda entry: str(entry.audit_id),
-        nothing="nothing was changed",
+        empty="no changes",
     )
 
 
@@ -85,36 +85,36 @@ def _changed(entry: AuditEntry) -> str:
 
 
 @audit.command("export", examples="bellringer audit export --kind job > jobs.ndjson")
-@filters
+@filter_options
 @with_client
 def export(client: Client, /, **wanted: Any) -> None:
-    """Write all changes as lines of JSON, oldest first."""
-    from bellringer.cli.output import short_json
+    """Write all changes as JSON lines, oldest first."""
+    from bellringer.cli.output import to_compact_json
 
     for entry in client.audit_export(**wanted):
-        click.echo(short_json(entry))
+        click.echo(to_compact_json(entry))
 
 
 @audit.command("verify", examples="bellringer audit verify --dsn postgresql://user@host/database")
-@click.option("--dsn", metavar="URL", help="The database.  [default: BELLRINGER_DSN]")
+@click.option("--dsn", metavar="URL", help="URL of the database.  [default: BELLRINGER_DSN]")
 def verify(*, dsn: str | None) -> None:
-    """Compute the chain of hashes anew; the first seal that does not hold is named."""
-    from bellringer.cli.output import print_facts
+    """Verify the chain of hashes. The first seal that does not match is reported."""
+    from bellringer.cli.output import print_fields
 
     found = asyncio.run(_verify(load_config(dsn=dsn).require_dsn()))
     facts = {"seals": f"{found.seals:,}", "entries": f"{found.entries:,}", "unsealed": f"{found.unsealed:,}"}
     if found.first is not None and found.first > 1:
-        facts["begins with"] = f"seal {found.first}; those before it are past retention"
+        facts["first"] = f"seal {found.first}; earlier seals are past retention"
     if found.broken is None:
-        print_facts({**facts, "verdict": "whole"})
+        print_fields({**facts, "verdict": "intact"})
         return
-    print_facts({**facts, "verdict": f"broken at seal {found.broken}: {found.why}"})
+    print_fields({**facts, "verdict": f"broken at seal {found.broken}: {found.why}"})
     click.get_current_context().exit(1)
 
 
-async def _verify(dsn: str) -> Verdict:
-    from bellringer.lifecycle.seal import verify as check
-    from bellringer.store.pool import Store
+async def _verify(dsn: str) -> SealCheck:
+    from bellringer.engine.audit_seal import verify_chain as check
+    from bellringer.store.connection_pool import Store
 
     store = await Store.open(dsn, size=1, name="bellringer audit")
     try:

@@ -1,4 +1,4 @@
-"""Which server a command talks to, and the client for it."""
+"""Finds the server that a command talks to, and connects a client to it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ DEFAULT_URL: Final = "http://127.0.0.1:8700"
 
 
 def find_url(flag: str | None, folder: Path | None = None) -> str:
-    """The flag's, the configured one, that of a `bellringer dev` here or above, or the usual one."""
-    from bellringer.config import load
-    from bellringer.dev.place import find
+    """The URL of --url, of the configuration, of a `bellringer dev` in this or a parent folder, or the default."""
+    from bellringer.config import load_config
+    from bellringer.dev.state_dir import find
 
     folder = folder or Path.cwd()
-    config = load({"url": flag}, environ=os.environ, folder=folder)
+    config = load_config({"url": flag}, environ=os.environ, folder=folder)
     if config.url:
         return config.url
     place = find(folder)
@@ -33,23 +33,25 @@ def find_url(flag: str | None, folder: Path | None = None) -> str:
 
 
 def find_key(flag: str | None, folder: Path | None = None) -> str | None:
-    """The flag's, or the configured one; on this machine `bellringer dev` asks for none."""
-    from bellringer.config import load
+    """The API key of --key or of the configuration. `bellringer dev` needs none for local callers."""
+    from bellringer.config import load_config
 
-    return load({"key": flag}, environ=os.environ, folder=folder).key
+    return load_config({"key": flag}, environ=os.environ, folder=folder).key
 
 
 def with_client(function: Callable[Concatenate[Client, P], R]) -> Callable[P, R]:
-    """Give a command --url and --key, and a client by them as its first argument."""
+    """Add --url, --key and --tenant to a command, and pass it a connected client as first argument."""
 
-    @click.option("--url", metavar="URL", help="The server.  [default: BELLRINGER_URL, or the one nearby]")
-    @click.option("--key", metavar="KEY", help="What to log in by.  [default: BELLRINGER_KEY]")
-    @click.option("--tenant", metavar="NAME", help="The tenant that is meant, with a key of the whole installation.")
+    @click.option(
+        "--url", metavar="URL", help="URL of the server.  [default: BELLRINGER_URL, or a `bellringer dev` nearby]"
+    )
+    @click.option("--key", metavar="KEY", help="API key.  [default: BELLRINGER_KEY]")
+    @click.option("--tenant", metavar="NAME", help="Tenant to act for; needs an installation key.")
     @wraps(function)
-    def asking(*args: Any, url: str | None, key: str | None, tenant: str | None, **kwargs: Any) -> R:
+    def command(*args: Any, url: str | None, key: str | None, tenant: str | None, **kwargs: Any) -> R:
         from bellringer.client import Client
 
         with Client(find_url(url), token=find_key(key), tenant=tenant) as client:
             return function(client, *args, **kwargs)
 
-    return asking  # type: ignore[return-value] # click fills in the rest
+    return command  # type: ignore[return-value] # click passes the other arguments

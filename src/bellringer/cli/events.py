@@ -1,4 +1,4 @@
-"""`bellringer events`: what is late, missed, slow or outgrown."""
+"""`bellringer events`: late, missed, slow, failed and recovered runs."""
 
 from __future__ import annotations
 
@@ -7,28 +7,57 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from bellringer.cli.command_groups import CommandGroup
 from bellringer.cli.connect import with_client
-from bellringer.cli.groups import Group
-from bellringer.cli.output import LIST, clean, output_option, print_list, short_json
-from bellringer.cli.pages import gather, limit_option
-from bellringer.cli.times import clock_time, from_now
+from bellringer.cli.options import fetch_pages, limit_option
+from bellringer.cli.output import (
+    LIST,
+    format_local,
+    format_relative,
+    output_option,
+    print_list,
+    sanitize,
+    to_compact_json,
+)
 
 if TYPE_CHECKING:
     from bellringer.client import Client
-    from bellringer.wire import Event
+    from bellringer.wire.events import Event
 
-KINDS: Final = ("failed", "dead", "late", "missed", "slow", "outgrown", "recovered")
+KINDS: Final = (
+    "failed",
+    "dead",
+    "late",
+    "missed",
+    "slow",
+    "outgrown",
+    "skipping",
+    "paused",
+    "unknown_task",
+    "blocked_loop",
+    "stranded",
+    "recovered",
+    "task_paused",
+    "task_resumed",
+    "orphaned",
+    "adopted",
+    "overridden",
+)
+OWNERSHIP_KINDS: Final = frozenset({"orphaned", "adopted", "overridden"})
+TASK_PAUSE_KINDS: Final = frozenset({"task_paused", "task_resumed"})
+WAITING_KINDS: Final = frozenset({"skipping", "stranded", "paused", "unknown_task"})
+JOB_KINDS: Final = OWNERSHIP_KINDS | {"outgrown"}  # such an event has no occurrence
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     examples="""
     bellringer events list
     bellringer events list --kind late --follow
     """,
 )
 def events() -> None:
-    """Events: runs that are late, missed or slow, and jobs that outgrow their interval; each is told once."""
+    """List events, such as runs that are late, missed, slow or dead. Each is reported once."""
 
 
 @events.command(
@@ -38,44 +67,44 @@ def events() -> None:
     bellringer events list --kind slow --follow -o jsonl
     """,
 )
-@click.option("--kind", type=click.Choice(KINDS), help="Only those of this kind.")
-@click.option("--job", help="Only those of this job.")
-@click.option("-f", "--follow", is_flag=True, help="Go on with what happens, oldest first.")
+@click.option("--kind", type=click.Choice(KINDS), metavar="KIND", help=f"Only events of this kind: {', '.join(KINDS)}.")
+@click.option("--job", help="Only events of this job.")
+@click.option("-f", "--follow", is_flag=True, help="Follow new events, oldest first.")
 @limit_option
 @output_option(*LIST)
 @with_client
 def list_events(client: Client, *, kind: str | None, job: str | None, follow: bool, limit: int, output: str) -> None:
-    """List events, the newest first."""
+    """List events, newest first."""
     from bellringer.clock import SystemClock
 
     if follow:
-        for event in coming(client, limit, kind=kind, job=job):
+        for event in follow_events(client, limit, kind=kind, job=job):
             click.echo(_line(event, output))
         return
     now = SystemClock().now()
     print_list(
         output,
-        gather(client.events, limit, output=output, kind=kind, job=job),
+        fetch_pages(client.events, limit, output=output, kind=kind, job=job),
         head=("KIND", "JOB", "TOLD", "DUE", "WHAT", "RUN"),
         row=lambda event: (
             event.kind,
             event.job or "–",
-            from_now(event.at, now),
-            "–" if event.kind == "outgrown" else clock_time(event.scheduled_for),
-            what(event),
+            format_relative(event.at, now),
+            "–" if event.kind in JOB_KINDS else format_local(event.scheduled_for),
+            describe(event),
             event.run_id or "–",
         ),
         name=lambda event: event.run_id or event.job_id,
-        nothing=f"there are no events of kind {kind}" if kind else "nothing was late, missed, slow or outgrown",
+        empty=f"no events of kind {kind}" if kind else "no events",
     )
 
 
-def coming(client: Client, limit: int, **filters: Any) -> Iterator[Event]:
-    """The last events, then those that happen, oldest first. The stream begins first, so that none falls between."""
+def follow_events(client: Client, limit: int, **filters: Any) -> Iterator[Event]:
+    """Yield the latest events, then new ones. The stream is opened first, so that no event is lost in between."""
     seen: set[int] | None = None
     for _, happened in client.events_stream(hearts=True, **filters):
         if seen is None:
-            last = gather(client.events, limit, output="", **filters)
+            last = fetch_pages(client.events, limit, output="", **filters)
             seen = {event.event_id for event in last}
             yield from reversed(last)
         if happened is not None and happened.event_id not in seen:
@@ -86,32 +115,87 @@ def _line(event: Event, output: str) -> str:
     if output == "name":
         return event.run_id or event.job_id
     if output != "table":
-        return short_json(event)
+        return to_compact_json(event)
     moment = f"{event.at.astimezone():%H:%M:%S}"
-    return clean(f"{moment}  {event.kind:<8}  {event.job or event.job_id}  {what(event)}")
+    return sanitize(f"{moment}  {event.kind:<12}  {event.job or event.job_id}  {describe(event)}")
 
 
-def what(event: Event) -> str:
-    """An event in words."""
+def describe(event: Event) -> str:
+    """Describe an event in one line."""
+    if event.kind in OWNERSHIP_KINDS:
+        return _ownership(event)
+    if event.kind in TASK_PAUSE_KINDS:
+        return _task_pause(event)
+    if event.kind in WAITING_KINDS or event.data.get("after") == "unknown_task":
+        return _waiting(event)
+    return _run_or_job(event)
+
+
+def _run_or_job(event: Event) -> str:
+    """Describe how a run ended, or what is unusual about the times of a job."""
     data = event.data
-    text = short_json(data)
+    text = to_compact_json(data)
     match event.kind:
         case "failed":
             again = data.get("retry_in")
-            text = f"attempt {event.attempt} {data.get('outcome')}: {data.get('error')}, again in {again}"
+            text = f"attempt {event.attempt} {data.get('outcome')}: {data.get('error')}, retries in {again}"
         case "dead":
-            text = f"gave up: {data.get('error')} ({data.get('reason')})"
+            text = f"failed for good: {data.get('error')} ({data.get('reason')})"
         case "recovered":
-            text = f"runs well again, after {data.get('after')} at {data.get('since')}"
+            text = f"recovered, after {data.get('after')} at {data.get('since')}"
         case "late":
-            held = f"; it waits: {', '.join(data['blocked'])}" if data.get("blocked") else ""
-            state = "not even born" if data.get("unborn") else "not started"
-            text = f"{state} {data.get('late_after')} after its time{held}"
+            held = f"; blocked by {', '.join(data['blocked'])}" if data.get("blocked") else ""
+            state = "not created" if data.get("not_created") else "not started"
+            text = f"{state} {data.get('late_after')} after its scheduled time{held}"
         case "missed":
             count = data.get("count")
-            text = f"{'some' if count is None else count} from {data.get('from')} were missed; {data.get('misfire')}"
+            missed = "some" if count is None else count
+            text = f"{missed} missed since {data.get('from')}; misfire policy {data.get('misfire')}"
         case "slow":
-            text = f"runs for {data.get('running_for')}, usually {data.get('usual')}, {data.get('longest')} at most"
+            text = f"running for {data.get('running_for')}; usually {data.get('usual')}, at most {data.get('longest')}"
         case "outgrown":
-            text = f"usually takes {data.get('usual')}, but comes again after {data.get('interval')}"
+            text = f"usually takes {data.get('usual')}, longer than its interval of {data.get('interval')}"
+        case "blocked_loop":
+            verb = "blocked" if data.get("over") else "blocks"
+            beside = len(data.get("beside") or ())
+            others = f" shared with {beside} other run{'' if beside == 1 else 's'}" if beside else ""
+            text = f"task {data.get('task')} {verb} the event loop{others} for {data.get('blocked_for')}"
     return text
+
+
+def _task_pause(event: Event) -> str:
+    data = event.data
+    until = f" until {data['until']}" if data.get("until") and event.kind == "task_paused" else ""
+    why = f": {data['reason']}" if data.get("reason") else ""
+    return f"task {data.get('task')} was {event.kind.removeprefix('task_')} by {data.get('who')}{until}{why}"
+
+
+def _ownership(event: Event) -> str:
+    """Describe what the code of an app says about a job."""
+    data = event.data
+    app = " ".join(str(part) for part in (data.get("app"), data.get("version")) if part)
+    if event.kind == "orphaned":
+        last = f"; last declared by {data['last_version']}" if data.get("last_version") else ""
+        return f"app {app} no longer declares the job{last}; policy {data.get('policy')}"
+    if event.kind == "adopted":
+        again = "again" if data.get("from_app") == data.get("app") else f"now, instead of app {data.get('from_app')}"
+        return f"app {app} declares the job {again}"
+    fields = ", ".join(str(one.get("field")) for one in data.get("fields") or ())
+    return f"app {app} changed back what {data.get('changed_by') or 'someone'} had changed: {fields}"
+
+
+def _waiting(event: Event) -> str:
+    """Describe why runs do not start, or that the cause is gone."""
+    data = event.data
+    if event.kind == "skipping":
+        return f"{data.get('skipped')} or more skipped, while a run has not ended for {data.get('running_for')}"
+    if event.kind == "paused":
+        return f"paused by {data.get('by')}: {data.get('reason')}"
+    if event.kind == "stranded":
+        return (
+            f"claimed, but no worker is known to execute it: {data.get('reason')}, since {data.get('since', event.at)}"
+        )
+    task, pool = data.get("task"), data.get("pool")
+    if event.kind == "recovered":
+        return f"a worker of pool {pool} knows the task {task} again"
+    return f"no live worker of pool {pool} knows the task {task}, so its runs wait"

@@ -1,4 +1,4 @@
-"""`bellringer forecast`: the fires to come as bars, their peak, and how herds could be spread."""
+"""`bellringer forecast`: a chart of upcoming fires, their peak, and proposals to spread peaks."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from bellringer.cli.command_groups import Command
 from bellringer.cli.connect import with_client
-from bellringer.cli.groups import Command
-from bellringer.cli.output import as_json, clean, output_option, short_json
+from bellringer.cli.output import output_option, sanitize, to_compact_json, to_json
 
 if TYPE_CHECKING:
     from bellringer.client import Client
-    from bellringer.wire import Forecast
-    from bellringer.wire.forecast import Proposal
+    from bellringer.wire.schedules import Forecast, Proposal
 
 WIDTH: Final = 40
 MOST_LINES: Final = 48
-FEWEST_LINES: Final = 6  # of buckets that are summed up
+FEWEST_LINES: Final = 6  # lengths of a line of the chart
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LINES: Final = tuple(timedelta(minutes=m) for m in (1, 5, 15, 60, 360, 1440, 10_080))
@@ -35,27 +34,31 @@ _LINES: Final = tuple(timedelta(minutes=m) for m in (1, 5, 15, 60, 360, 1440, 10
     bellringer forecast --from 2030-01-01T00:00:00Z --to 2h -o json
     """,
 )
-@click.option("--from", "start", metavar="TIME", help="An RFC 3339 instant.  [default: now]")
-@click.option("--to", "end", metavar="TIME", help="An instant, or a time after --from like 7d.  [default: 24h]")
-@click.option("--bucket", metavar="TIME", help="How finely to count: 1m, 1h.  [default: as fits the span]")
+@click.option("--from", "start", metavar="TIME", help="Start: an RFC 3339 instant.  [default: now]")
+@click.option(
+    "--to", "end", metavar="TIME", help="End: an instant, or a duration after --from such as 7d.  [default: 24h]"
+)
+@click.option(
+    "--bucket", metavar="TIME", help="Length of a time bucket, such as 1m or 1h.  [default: chosen by the range]"
+)
 @output_option("table", "json")
 @with_client
 def forecast(client: Client, *, start: str | None, end: str | None, bucket: str | None, output: str) -> None:
-    """Say how many fires are to come, when it is busiest, and which herds could be spread.
+    """Show the number of upcoming fires, the busiest time, and proposals to spread peaks.
 
-    Times are UTC. Jobs' own bounds (starts_at, ends_at) and freezes are not heeded.
+    Times are UTC. The bounds of jobs (starts_at, ends_at) and freezes are not taken into account.
     """
     found = client.forecast(start=start, end=end, bucket=bucket)
     if output == "json":
-        click.echo(as_json(found))
+        click.echo(to_json(found))
         return
     for text in (*_chart(found), *_summary(found), *_proposals(found.proposals)):
-        click.echo(clean(text))
+        click.echo(sanitize(text))
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """Some buckets in one line: when they begin, their fires, and the fullest of them."""
+class ForecastLine:
+    """One line of the chart: the sum of some buckets, and the fullest of them."""
 
     at: datetime
     fires: int
@@ -63,8 +66,8 @@ class Line:
     peak_at: datetime
 
 
-def lines(found: Forecast) -> list[Line]:
-    """The buckets, the same number to each line, several where there are too many."""
+def lines(found: Forecast) -> list[ForecastLine]:
+    """Combine buckets into lines of equal length, so that the chart fits the screen."""
     from bellringer.durations import parse_duration
 
     bucket = parse_duration(found.bucket)
@@ -77,12 +80,12 @@ def lines(found: Forecast) -> list[Line]:
     for at, group in groupby(sums, key=lambda pair: pair[0] - (pair[0] - _EPOCH) % length):
         counts = list(group)
         peak_at, peak = max(counts, key=lambda pair: pair[1])
-        made.append(Line(at, sum(count for _, count in counts), peak, peak_at))
+        made.append(ForecastLine(at, sum(count for _, count in counts), peak, peak_at))
     return made
 
 
 def bar(share: float) -> str:
-    """A bar of this share of the whole width, to an eighth of a sign; what is there is seen."""
+    """Draw a bar with a resolution of an eighth of a character; it is never empty."""
     eighths = max(1, round(share * WIDTH * 8))
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
@@ -103,20 +106,20 @@ def _chart(found: Forecast) -> Iterator[str]:
 def _summary(found: Forecast) -> Iterator[str]:
     until = f"{found.start:%Y-%m-%d %H:%M} to {found.end:%Y-%m-%d %H:%M} UTC"
     if found.peak is None:
-        yield f"nothing fires from {until}"
+        yield f"no fires from {until}"
     else:
         peak = found.peak
         yield f"{found.total:,} fires from {until}"
-        yield f"peak: {peak.fires:,} in {found.bucket} at {peak.at:%Y-%m-%d %H:%M:%S}Z, most in pool {peak.pool}"
+        yield f"peak: {peak.fires:,} in {found.bucket} at {peak.at:%Y-%m-%d %H:%M:%S}Z, mostly in pool {peak.pool}"
     if found.left_out:
-        yield f"not counted: {found.left_out:,} jobs, whose schedules are too many"
+        yield f"not counted: {found.left_out:,} jobs (too many different schedules)"
     if found.timers_until:
-        yield f"not counted: timers from {found.timers_until:%Y-%m-%d %H:%M:%S}Z on, which are too many"
+        yield f"not counted: timers from {found.timers_until:%Y-%m-%d %H:%M:%S}Z on (too many)"
 
 
 def _proposals(made: Sequence[Proposal]) -> Iterator[str]:
     if made:
-        yield "to spread:"
+        yield "proposals:"
     for one in made:
-        yield f"  {one.at:%a %H:%M}  {one.jobs:,} jobs  {one.description}   {short_json(one.schedule)}"
-        yield f"    try {short_json(one.suggestion)}: {one.before:,} → {one.after:,} there, peak {one.peak:,}"
+        yield f"  {one.at:%a %H:%M}  {one.jobs:,} jobs  {one.description}   {to_compact_json(one.schedule)}"
+        yield f"    try {to_compact_json(one.suggestion)}: {one.before:,} → {one.after:,} fires, peak {one.peak:,}"

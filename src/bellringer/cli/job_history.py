@@ -8,16 +8,15 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
+from bellringer.cli.command_groups import Command, fail
 from bellringer.cli.connect import with_client
-from bellringer.cli.groups import Command, fail
-from bellringer.cli.output import LIST, output_option, print_list, short_json
-from bellringer.cli.pages import gather, limit_option
-from bellringer.cli.times import clock_time
+from bellringer.cli.options import fetch_pages, limit_option
+from bellringer.cli.output import LIST, format_local, output_option, print_list, print_warnings, to_compact_json
 
 if TYPE_CHECKING:
     from bellringer.client import Client
 
-BATCH: Final = 5_000  # jobs in one request, which must stay below 16 MiB
+BATCH: Final = 5_000  # jobs per request; a request must stay below 16 MiB
 
 
 @click.command(
@@ -28,10 +27,10 @@ BATCH: Final = 5_000  # jobs in one request, which must stay below 16 MiB
     """,
 )
 @click.argument("file", type=click.File("rb"), metavar="FILE.ndjson")
-@click.option("--each", is_flag=True, help="Make those that can be made; without it, all of a request or none.")
+@click.option("--each", is_flag=True, help="Create all valid jobs; by default, one invalid job rejects its request.")
 @with_client
 def import_jobs(client: Client, *, file: IO[bytes], each: bool) -> None:
-    """Create jobs of a file that has one as JSON on each line, 5,000 in a request."""
+    """Create jobs from a file with one JSON document per line."""
     made = failed = start = 0
     for batch in _batches(file):
         done = client.create_jobs(batch, atomic=not each)
@@ -39,6 +38,7 @@ def import_jobs(client: Client, *, file: IO[bytes], each: bool) -> None:
         for item in done.items if isinstance(done.items, list) else ():
             if item.status >= 400:
                 click.echo(f"line {start + item.index + 1}: {item.detail}", err=True)
+        print_warnings(done.warnings)
         start += len(batch)
     click.echo(f"created {made:,} jobs" + (f", {failed:,} failed" if failed else ""))
     if failed:
@@ -53,7 +53,7 @@ def _batches(file: IO[bytes]) -> Iterator[list[Any]]:
         try:
             batch.append(json.loads(line))
         except ValueError as error:
-            fail(f"line {number} is not JSON: {error}", "write each job on a line of its own")
+            fail(f"line {number} is not JSON: {error}", "write one JSON document per line")
         if len(batch) == BATCH:
             yield batch
             batch = []
@@ -64,12 +64,12 @@ def _batches(file: IO[bytes]) -> Iterator[list[Any]]:
 @click.command(cls=Command, examples="bellringer jobs skip nightly 2026-12-25T02:30:00Z --reason 'a release'")
 @click.argument("job")
 @click.argument("at", metavar="TIME")
-@click.option("--reason", help="Why; the run that is skipped says it.")
+@click.option("--reason", help="Reason, stored with the skipped run.")
 @with_client
 def skip(client: Client, *, job: str, at: str, reason: str | None) -> None:
-    """Let one coming occurrence of JOB not run."""
+    """Skip one future occurrence of JOB."""
     done = client.skip(job, at, reason=reason)
-    click.echo(f"{job} will not run at {clock_time(done.at)}")
+    click.echo(f"{job} will not run at {format_local(done.at)}")
 
 
 @click.command(cls=Command, examples="bellringer jobs unskip nightly 2026-12-25T02:30:00Z")
@@ -77,7 +77,7 @@ def skip(client: Client, *, job: str, at: str, reason: str | None) -> None:
 @click.argument("at", metavar="TIME")
 @with_client
 def unskip(client: Client, *, job: str, at: str) -> None:
-    """Let an occurrence of JOB that was skipped run after all."""
+    """Remove the skip of a future occurrence of JOB."""
     client.unskip(job, at)
     click.echo(f"{job} will run at {at}")
 
@@ -90,29 +90,29 @@ def unskip(client: Client, *, job: str, at: str) -> None:
     """,
 )
 @click.argument("job")
-@click.option("--show", type=click.IntRange(min=1), metavar="N", help="What revision N changed.")
+@click.option("--show", type=click.IntRange(min=1), metavar="N", help="Show what revision N changed.")
 @limit_option
 @output_option(*LIST)
 @with_client
 def revisions(client: Client, *, job: str, show: int | None, limit: int, output: str) -> None:
-    """The changes of JOB, newest first, or what one of them changed."""
+    """List the revisions of JOB, newest first, or show one of them."""
     if show is not None:
         print_list(
             output,
             client.revision(job, show).changes,
             head=("FIELD", "BEFORE", "AFTER"),
-            row=lambda c: (c.field, short_json(c.before), short_json(c.after)),
+            row=lambda c: (c.field, to_compact_json(c.before), to_compact_json(c.after)),
             name=lambda c: str(c.field),
-            nothing="it changed nothing of the definition",
+            empty="the definition did not change",
         )
         return
     print_list(
         output,
-        gather(lambda **page: client.revisions(job, **page), limit, output=output),
+        fetch_pages(lambda **page: client.revisions(job, **page), limit, output=output),
         head=("REVISION", "AT", "WHAT", "BY", "WHY"),
-        row=lambda r: (str(r.revision), clock_time(r.at), r.what, r.by, r.why or ""),
+        row=lambda r: (str(r.revision), format_local(r.at), r.what, r.by, r.why or ""),
         name=lambda r: str(r.revision),
-        nothing="no revisions",
+        empty="no revisions",
     )
 
 
@@ -121,6 +121,6 @@ def revisions(client: Client, *, job: str, show: int | None, limit: int, output:
 @click.argument("revision", type=click.IntRange(min=1))
 @with_client
 def rollback(client: Client, *, job: str, revision: int) -> None:
-    """Let the definition that JOB had at REVISION hold again."""
+    """Restore the definition that JOB had at REVISION."""
     done = client.rollback(job, revision)
     click.echo(f"{done.name} is as it was at revision {revision}; this is revision {done.revision}")

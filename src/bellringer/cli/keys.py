@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from bellringer.cli.command_groups import Command, CommandGroup, fail
 from bellringer.cli.connect import find_key, find_url, with_client
-from bellringer.cli.groups import Command, Group, fail
-from bellringer.cli.options import load_config
-from bellringer.cli.output import LIST, as_json, output_option, print_facts, print_list, print_table
-from bellringer.cli.pages import gather, limit_option
-from bellringer.cli.times import clock_time
+from bellringer.cli.options import fetch_pages, limit_option, load_config
+from bellringer.cli.output import LIST, format_local, output_option, print_fields, print_list, print_table, to_json
 
 if TYPE_CHECKING:
     from bellringer.client import Client
@@ -23,7 +21,7 @@ NEW: Final = ("table", "json", "key")
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     examples="""
     bellringer keys create deploy --role editor
     bellringer keys create first --role admin --dsn postgresql://app@db/bellringer
@@ -31,10 +29,12 @@ NEW: Final = ("table", "json", "key")
     """,
 )
 def keys() -> None:
-    """API keys: what programs and people log in by."""
+    """Manage API keys, by which programs and people authenticate."""
 
 
-everywhere_option = click.option("--everywhere", is_flag=True, help="Keys of the whole installation, not of a tenant.")
+everywhere_option = click.option(
+    "--everywhere", is_flag=True, help="Manage installation keys, which are valid for all tenants."
+)
 
 
 @keys.command("list", examples="bellringer keys list -o json")
@@ -43,23 +43,23 @@ everywhere_option = click.option("--everywhere", is_flag=True, help="Keys of the
 @output_option(*LIST)
 @with_client
 def list_keys(client: Client, *, everywhere: bool, limit: int, output: str) -> None:
-    """List keys, also those that are good no more; secrets are never shown again."""
+    """List keys, including expired and revoked ones. Secrets are not shown."""
     print_list(
         output,
-        gather(client.installation_keys if everywhere else client.api_keys, limit, output=output),
-        head=("ID", "NAME", "STATE", "ROLE", "SCOPES", "LAST USED", "EXPIRES", "MADE BY"),
+        fetch_pages(client.installation_keys if everywhere else client.api_keys, limit, output=output),
+        head=("ID", "NAME", "STATE", "ROLE", "SCOPES", "LAST USED", "EXPIRES", "CREATED BY"),
         row=lambda key: (
             key.key_id,
             key.name,
             key.state,
             key.role,
             ", ".join(key.scopes) or "all",
-            clock_time(key.last_used_at),
-            clock_time(key.expires_at),
+            format_local(key.last_used_at),
+            format_local(key.expires_at),
             key.created_by,
         ),
         name=lambda key: key.key_id,
-        nothing="there are no keys",
+        empty="no keys",
     )
 
 
@@ -72,14 +72,22 @@ def list_keys(client: Client, *, everywhere: bool, limit: int, output: str) -> N
     """,
 )
 @click.argument("name")
-@click.option("--role", type=click.Choice(ROLES), required=True, help="The most that it may do.")
-@click.option("--scope", "scopes", multiple=True, help="Only for this kind of things; may be repeated.")
-@click.option("--expires", metavar="TIME", help="When it ends: a time, or a length such as 90d.  [default: never]")
+@click.option("--role", type=click.Choice(ROLES), required=True, help="Role of the key.")
+@click.option(
+    "--scope", "scopes", multiple=True, help="Restrict the key to this kind of resource, such as jobs. Repeatable."
+)
+@click.option(
+    "--expires", metavar="TIME", help="Expiry: an RFC 3339 instant, or a duration such as 90d.  [default: never]"
+)
 @everywhere_option
-@click.option("--dsn", metavar="URL", help="Write it straight to this database: the first key, that none can ask for.")
-@click.option("--url", metavar="URL", help="The server.  [default: BELLRINGER_URL, or the one nearby]")
-@click.option("--key", metavar="KEY", help="What to log in by.  [default: BELLRINGER_KEY]")
-@click.option("--tenant", metavar="NAME", help="Whose it is.  [default: that of the key, or default]")
+@click.option(
+    "--dsn", metavar="URL", help="Write the key directly to this database; for the first key of an installation."
+)
+@click.option(
+    "--url", metavar="URL", help="URL of the server.  [default: BELLRINGER_URL, or a `bellringer dev` nearby]"
+)
+@click.option("--key", metavar="KEY", help="API key to authenticate with.  [default: BELLRINGER_KEY]")
+@click.option("--tenant", metavar="NAME", help="Tenant of the new key.  [default: the tenant of --key, or default]")
 @output_option(*NEW)
 def create(
     *,
@@ -94,13 +102,16 @@ def create(
     tenant: str | None,
     output: str,
 ) -> None:
-    """Make a key. Its secret is shown now and never again."""
+    """Create a key. Its secret is shown only once."""
     if dsn is not None:
         if scopes or expires:
-            fail("--scope and --expires go to a server, not to a database", "make the first key, then others by it")
+            fail(
+                "--scope and --expires cannot be combined with --dsn",
+                "create the first key without them, then use it to create others",
+            )
         address = load_config(dsn=dsn).require_dsn()
         made = asyncio.run(_first(address, name, role, None if everywhere else tenant or "default"))
-        click.echo(made if output == "key" else as_json({"name": name, "role": role, "key": made}))
+        click.echo(made if output == "key" else to_json({"name": name, "role": role, "key": made}))
         return
     from bellringer.client import Client
 
@@ -110,17 +121,17 @@ def create(
 
 
 async def _first(dsn: str, name: str, role: str, tenant: str | None) -> str:
-    """A key that is written by who has the database, before there is one to ask by."""
-    from bellringer.access.keys import make_key
-    from bellringer.jobs import check_name
-    from bellringer.store import keys as stored
-    from bellringer.store.names import Names
-    from bellringer.store.pool import Store
+    """Create a key directly in the database, because no request can authenticate without a key."""
+    from bellringer.access.api_keys import generate_api_key
+    from bellringer.core.jobs import check_name
+    from bellringer.store import api_keys as stored
+    from bellringer.store.connection_pool import Store
+    from bellringer.store.interned_names import Catalog
 
     store = await Store.open(dsn, size=1, name="bellringer keys")
     try:
-        made = make_key()
-        tenant_id = None if tenant is None else await Names(store).tenant_id(tenant)
+        made = generate_api_key()
+        tenant_id = None if tenant is None else await Catalog(store).tenant_id(tenant)
         await stored.add(store, made, tenant_id=tenant_id, name=check_name(name), role=role, who="command line")
         return made.text
     finally:
@@ -129,13 +140,15 @@ async def _first(dsn: str, name: str, role: str, tenant: str | None) -> str:
 
 @keys.command("rotate", examples="bellringer keys rotate k3v9x2ab --grace 1d")
 @click.argument("key_id", metavar="ID")
-@click.option("--grace", metavar="TIME", default="1h", show_default=True, help="How long the old one stays good.")
-@click.option("--expires", metavar="TIME", help="When the new one ends.  [default: never]")
+@click.option(
+    "--grace", metavar="TIME", default="1h", show_default=True, help="Time for which the old key stays valid."
+)
+@click.option("--expires", metavar="TIME", help="Expiry of the new key.  [default: never]")
 @everywhere_option
 @output_option(*NEW)
 @with_client
 def rotate(client: Client, *, key_id: str, grace: str, expires: str | None, everywhere: bool, output: str) -> None:
-    """Put a new key in the place of one, which stays good for a while."""
+    """Replace a key. The old key stays valid for the grace period."""
     ask = client.rotate_installation_key if everywhere else client.rotate_api_key
     _print(ask(key_id, grace=grace, expires=expires), output)
 
@@ -145,7 +158,7 @@ def rotate(client: Client, *, key_id: str, grace: str, expires: str | None, ever
 @everywhere_option
 @with_client
 def revoke(client: Client, *, key_id: str, everywhere: bool) -> None:
-    """End a key; within five seconds no server takes it any more."""
+    """Revoke a key. All servers reject it within five seconds."""
     (client.revoke_installation_key if everywhere else client.revoke_api_key)(key_id)
     click.echo(f"revoked {key_id}")
 
@@ -154,16 +167,16 @@ def revoke(client: Client, *, key_id: str, everywhere: bool) -> None:
 @output_option("table", "json")
 @with_client
 def whoami(client: Client, *, output: str) -> None:
-    """As whom the server sees you."""
+    """Show your identity, role and tenant."""
     seen = client.whoami()
     if output == "json":
-        click.echo(as_json(seen))
+        click.echo(to_json(seen))
         return
-    print_facts(
+    print_fields(
         {
             "who": seen.who,
             "role": seen.role,
-            "tenant": f"{seen.tenant} (you may name any)" if seen.everywhere else seen.tenant,
+            "tenant": f"{seen.tenant} (--tenant selects others)" if seen.everywhere else seen.tenant,
             "scopes": ", ".join(seen.scopes) or "all",
             "from": seen.origin or "",
         }
@@ -174,10 +187,10 @@ def whoami(client: Client, *, output: str) -> None:
 @output_option("table", "json")
 @with_client
 def limits(client: Client, *, output: str) -> None:
-    """What your tenant may have, and what it has."""
+    """Show the quotas of your tenant and their use, and the limits of the server."""
     found = client.limits()
     if output == "json":
-        click.echo(as_json(found))
+        click.echo(to_json(found))
         return
     print_table(("QUOTA", "USED", "MOST"), [(q.name, number(q.used), number(q.most)) for q in found.quotas])
 
@@ -188,10 +201,10 @@ def number(value: float | None) -> str:
 
 def _print(made: NewApiKey, output: str) -> None:
     if output == "json":
-        click.echo(as_json(made))
+        click.echo(to_json(made))
     elif output == "key":
         click.echo(made.key)
     else:
         facts: dict[str, Any] = {"id": made.key_id, "name": made.name, "role": made.role, "key": made.key}
-        print_facts(facts)
-        click.echo("keep the key now: it is not shown again", err=True)
+        print_fields(facts)
+        click.echo("store the key now: it is not shown again", err=True)

@@ -1,9 +1,10 @@
-"""What commands print: aligned tables for people, JSON for programs."""
+"""The output of commands: tables and times for people, JSON for programs."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import click
@@ -11,8 +12,8 @@ import msgspec
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-WIDEST: Final = 10_000  # a pipe has no width: nothing is cut off
-_COLOURS: Final = {
+PIPE_WIDTH: Final = 10_000  # columns, if stdout is not a terminal: nothing is truncated
+_COLORS: Final = {
     "active": "green",
     "succeeded": "green",
     "live": "green",
@@ -21,6 +22,7 @@ _COLOURS: Final = {
     "draining": "yellow",
     "paused": "yellow",
     "disabled": "dim",
+    "done": "dim",
     "cancelled": "dim",
     "skipped": "dim",
     "dead": "red",
@@ -30,14 +32,14 @@ _COLOURS: Final = {
 
 
 def output_option(*formats: str) -> Callable[[F], F]:
-    """-o, with those of the formats that the command knows; the first is the default."""
+    """The option -o with the formats that the command supports; the first is the default."""
     return click.option(
         "-o",
         "--output",
         type=click.Choice(formats),
         default=formats[0],
         show_default=True,
-        help="How to print it.",
+        help="Output format.",
     )
 
 
@@ -52,11 +54,11 @@ def print_list(
     head: Sequence[str],
     row: Callable[[Any], Sequence[str]],
     name: Callable[[Any], str],
-    nothing: str,
+    empty: str,
 ) -> None:
-    """A list in the format that was asked for."""
+    """Print a list in the chosen format."""
     if output == "json":
-        click.echo(as_json(list(items)))
+        click.echo(to_json(list(items)))
     elif output == "jsonl":
         for item in items:
             click.echo(msgspec.json.encode(item))
@@ -66,7 +68,7 @@ def print_list(
     elif items:
         print_table(head, [row(item) for item in items])
     else:
-        click.echo(nothing, err=True)
+        click.echo(empty, err=True)
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -77,21 +79,21 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for title in head:
         table.add_column(title, no_wrap=True, overflow="ellipsis")
     for row in rows:
-        table.add_row(*(Text(clean(cell), style=_COLOURS.get(cell, "")) for cell in row))
+        table.add_row(*(Text(sanitize(cell), style=_COLORS.get(cell, "")) for cell in row))
     _print(table)
 
 
-def print_facts(facts: Mapping[str, str]) -> None:
-    """One thing with what is known of it, line by line; what is empty is left out."""
+def print_fields(fields: Mapping[str, str]) -> None:
+    """Print one item, a field per line; empty fields are left out."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
-    for title, value in facts.items():
+    for title, value in fields.items():
         if value not in {"", "–"}:
-            table.add_row(title, Text(clean(value), style=_COLOURS.get(value, "")))
+            table.add_row(title, Text(sanitize(value), style=_COLORS.get(value, "")))
     _print(table)
 
 
@@ -100,7 +102,7 @@ def _print(table: Any) -> None:
 
     is_terminal = sys.stdout.isatty()
     console = Console(
-        file=sys.stdout, width=None if is_terminal else WIDEST, highlight=False, markup=False, emoji=False
+        file=sys.stdout, width=None if is_terminal else PIPE_WIDTH, highlight=False, markup=False, emoji=False
     )
     with console.capture() as captured:
         console.print(table)
@@ -108,14 +110,61 @@ def _print(table: Any) -> None:
         click.echo(line.rstrip(), color=is_terminal or None)
 
 
-def clean(text: str) -> str:
-    """Text that others wrote, without signs that would steer the terminal."""
-    return "".join(sign if sign.isprintable() or sign == "\n" else "·" for sign in text)
+def print_warnings(warnings: Any, prefix: str = "") -> None:
+    """Print the warnings of an accepted request to stderr."""
+    for warning in warnings or ():
+        hint = f"; {warning.hint}" if warning.hint else ""
+        click.echo(sanitize(f"warning: {prefix}{warning.detail}{hint}"), err=True)
 
 
-def as_json(value: Any) -> str:
+def sanitize(text: str) -> str:
+    """Replace control characters in text from others, so that it cannot control the terminal."""
+    return "".join(char if char.isprintable() or char == "\n" else "·" for char in text)
+
+
+def to_json(value: Any) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
 
 
-def short_json(value: Any) -> str:
+def to_compact_json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
+
+
+def format_seconds(seconds: float) -> str:
+    """Format a duration with its two largest units: "850 ms", "3 s", "4m 12s", "2h 5m", "3d 4h"."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 and seconds % 1 >= 0.05 else f"{seconds:.0f} s"
+    units = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+    rest = round(seconds)
+    parts: list[str] = []
+    for unit, size in units:
+        count, rest = divmod(rest, size)
+        if count or parts:
+            parts.append(f"{count}{unit}" if count else "")
+    return " ".join(part for part in parts[:2] if part)
+
+
+def format_relative(moment: datetime | None, now: datetime) -> str:
+    """ "in 4m 12s", "3 s ago", "now"; "–" for none."""
+    if moment is None:
+        return "–"
+    seconds = (moment - now).total_seconds()
+    if abs(seconds) < 0.5:
+        return "now"
+    whole = float(round(abs(seconds)))
+    return f"in {format_seconds(whole)}" if seconds > 0 else f"{format_seconds(whole)} ago"
+
+
+def format_between(start: datetime | None, end: datetime | None) -> str:
+    if start is None or end is None:
+        return "–"
+    return format_seconds(max((end - start).total_seconds(), 0.0))
+
+
+def format_local(moment: datetime | None) -> str:
+    """Format an instant in the local time zone, with its offset."""
+    if moment is None:
+        return "–"
+    return moment.astimezone().isoformat(sep=" ", timespec="milliseconds")

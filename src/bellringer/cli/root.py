@@ -1,4 +1,4 @@
-"""`bellringer`: the table of its commands."""
+"""The root command `bellringer` and its table of subcommands."""
 
 from __future__ import annotations
 
@@ -6,50 +6,56 @@ from importlib.util import find_spec
 
 import click
 
-from bellringer.cli.groups import Late, Root
+from bellringer.cli.command_groups import LazyCommand, RootGroup
 
 RUN = {
-    "dev": Late("bellringer.cli.dev:dev", "Everything on this machine, with a database of its own."),
-    "server": Late("bellringer.cli.processes:server", "The API and a scheduler."),
-    "scheduler": Late("bellringer.cli.processes:scheduler", "A scheduler alone."),
-    "worker": Late("bellringer.cli.processes:worker", "A worker that runs the tasks of an app."),
-    "migrate": Late("bellringer.cli.migrate:migrate", "Bring the database to this program's schema."),
+    "dev": LazyCommand("bellringer.cli.dev:dev", "Run everything on this machine, including a database."),
+    "server": LazyCommand("bellringer.cli.processes:server", "Run the API and a scheduler."),
+    "scheduler": LazyCommand("bellringer.cli.processes:scheduler", "Run a scheduler without the API."),
+    "worker": LazyCommand("bellringer.cli.processes:worker", "Run a worker that executes the tasks of an app."),
+    "migrate": LazyCommand("bellringer.cli.migrate:migrate", "Create or update the database schema."),
 }
-STEER = {
-    "jobs": Late("bellringer.cli.jobs:jobs", "List, create, update, pause, resume, trigger and delete jobs."),
-    "runs": Late("bellringer.cli.runs:runs", "List runs, read their logs, cancel, retry and replay them."),
-    "workflows": Late("bellringer.cli.workflows:workflows", "Jobs with nodes: where a run is; retry, mark, signal."),
-    "why": Late("bellringer.cli.why:why", "Why a job does not run, or what became of one of its times."),
-    "backfills": Late("bellringer.cli.backfill:backfills", "What is still to be run of the past: list, pause, cancel."),
-    "ops": Late("bellringer.cli.ops:ops", "Do something to many at once, and see how far it has come."),
-    "dead": Late("bellringer.cli.dead:dead", "Runs that gave up: list, redrive or discard them."),
-    "events": Late("bellringer.cli.events:events", "What is late, missed, slow or outgrown."),
-    "webhooks": Late("bellringer.cli.webhooks:webhooks", "Who is told of events, and what was sent to them."),
-    "audit": Late("bellringer.cli.audit:audit", "Who changed what, and whether anybody has tampered with it."),
-    "freezes": Late("bellringer.cli.freezes:freezes", "Let schedules rest for a time."),
-    "calendars": Late("bellringer.cli.calendars:calendars", "Days off by name, which schedules heed."),
-    "tasks": Late("bellringer.cli.installation:tasks", "What workers can do, and what it takes."),
-    "pools": Late("bellringer.cli.installation:pools", "What waits in which pool; pause and resume one."),
-    "workers": Late("bellringer.cli.cluster:workers", "Who works, in which pools, and how busy; quiet or stop one."),
-    "forecast": Late("bellringer.cli.forecast:forecast", "How many fires are to come, and which herds to spread."),
-    "objective": Late("bellringer.cli.objective:objective", "Which part of the runs starts in time."),
-    "tenants": Late("bellringer.cli.tenants:tenants", "Tenants: their shares and quotas; let one rest, and go on."),
-    "keys": Late("bellringer.cli.keys:keys", "API keys: list, create, rotate and revoke them."),
-    "whoami": Late("bellringer.cli.keys:whoami", "As whom the server sees you."),
-    "limits": Late("bellringer.cli.keys:limits", "What your tenant may have, and what it has."),
-    "cluster": Late("bellringer.cli.cluster:cluster", "Nodes, shards and leases."),
-    "settings": Late("bellringer.cli.settings:settings", "The settings of a server, and where each comes from."),
+CONTROL = {
+    "jobs": LazyCommand("bellringer.cli.jobs:jobs", "List, create, update, pause, resume, trigger and delete jobs."),
+    "apps": LazyCommand("bellringer.cli.apps:apps", "List the apps whose code declares jobs; activate a version."),
+    "runs": LazyCommand("bellringer.cli.runs:runs", "List runs, read their logs, cancel, retry and replay them."),
+    "workflows": LazyCommand(
+        "bellringer.cli.workflows:workflows", "Inspect workflows and their runs; retry, mark, signal."
+    ),
+    "why": LazyCommand("bellringer.cli.why:why", "Explain why a job does not run, or what happened at a time."),
+    "backfills": LazyCommand("bellringer.cli.backfills:backfills", "List, pause, resume and cancel backfills."),
+    "ops": LazyCommand("bellringer.cli.operations:ops", "Start and follow bulk operations on jobs and runs."),
+    "dead": LazyCommand("bellringer.cli.dead_letters:dead", "List, redrive and discard dead letters (failed runs)."),
+    "events": LazyCommand("bellringer.cli.events:events", "List events: late, missed, slow, failed and more."),
+    "webhooks": LazyCommand("bellringer.cli.webhooks:webhooks", "Manage webhook endpoints and their deliveries."),
+    "audit": LazyCommand("bellringer.cli.audit:audit", "List, export and verify the audit log."),
+    "freezes": LazyCommand("bellringer.cli.calendars:freezes", "Suspend schedules for a period."),
+    "calendars": LazyCommand("bellringer.cli.calendars:calendars", "Manage calendars of days off."),
+    "tasks": LazyCommand("bellringer.cli.tasks:tasks", "List, pause and resume tasks."),
+    "pools": LazyCommand("bellringer.cli.pools:pools", "List, configure, pause and resume pools."),
+    "workers": LazyCommand("bellringer.cli.cluster:workers", "List workers; quiet or stop one."),
+    "forecast": LazyCommand("bellringer.cli.forecast:forecast", "Show upcoming fires, peaks, and how to spread them."),
+    "objective": LazyCommand("bellringer.cli.tenants:objective", "Show which share of runs starts in time."),
+    "tenants": LazyCommand("bellringer.cli.tenants:tenants", "Manage tenants, their weights and quotas."),
+    "keys": LazyCommand("bellringer.cli.keys:keys", "List, create, rotate and revoke API keys."),
+    "whoami": LazyCommand("bellringer.cli.keys:whoami", "Show your identity, role and tenant."),
+    "limits": LazyCommand("bellringer.cli.keys:limits", "Show the quotas of your tenant and their use."),
+    "cluster": LazyCommand("bellringer.cli.cluster:cluster", "Inspect nodes, shards, leases and regions."),
+    "top": LazyCommand("bellringer.cli.top:top", "Watch pools, tasks, workers and nodes live."),
+    "settings": LazyCommand("bellringer.cli.settings:settings", "Show the settings of a server and their sources."),
 }
 TOOLS = {
-    "cron": Late("bellringer.cli.cron:cron", "What a cron expression means, and when it fires."),
-    "verify": Late("bellringer.cli.verify:verify", "Prove that nothing was missed, doubled or early."),
-    "simulate": Late("bellringer.cli.simulate:simulate", "Live through a year of an app's schedules, with outages."),
-    "services": Late("bellringer.cli.services:services", "Real servers on this machine, for tests and benches."),
+    "cron": LazyCommand("bellringer.cli.cron:cron", "Explain a cron expression or recurrence rule."),
+    "doctor": LazyCommand("bellringer.cli.doctor:doctor", "Find settings of the database that cost speed or safety."),
+    "verify": LazyCommand("bellringer.cli.verify:verify", "Check the history for missed, double or early runs."),
+    "simulate": LazyCommand(
+        "bellringer.cli.simulate:simulate", "Simulate an app's schedules with outages and crashes."
+    ),
 }
 BENCH = "bellringer.bench.commands"
 
 if find_spec(BENCH) is not None:
-    TOOLS["bench"] = Late(f"{BENCH}:bench", "Measure this machine.")
+    TOOLS["bench"] = LazyCommand(f"{BENCH}:bench", "Measure the throughput of this machine.")
 
 
 def _version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -61,8 +67,8 @@ def _version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> N
 
 
 @click.group(
-    cls=Root,
-    sections={"Run": RUN, "Look and steer": STEER, "Tools": TOOLS},
+    cls=RootGroup,
+    sections={"Run": RUN, "Inspect and control": CONTROL, "Tools": TOOLS},
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     examples="""
     bellringer dev --demo
@@ -70,10 +76,12 @@ def _version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> N
     bellringer cron explain '30 2 * * MON-FRI' --tz Europe/Paris
     """,
 )
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
+)
 def cli() -> None:
-    """A distributed job scheduler for Python teams: each job runs at its time.
+    """A distributed job scheduler for Python teams.
 
-    Commands that look and steer talk to a server: that of --url, of BELLRINGER_URL, of a `bellringer dev` in
-    this folder or one above it, or http://127.0.0.1:8700.
+    Commands that inspect and control talk to a server: the one given by --url or BELLRINGER_URL, else a
+    `bellringer dev` in this folder or a parent folder, else http://127.0.0.1:8700.
     """

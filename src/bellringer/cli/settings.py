@@ -1,4 +1,4 @@
-"""`bellringer settings`: how a server runs, and where each setting comes from."""
+"""`bellringer settings`: the settings of a server and the source of each."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from bellringer.cli.command_groups import Command
 from bellringer.cli.connect import with_client
-from bellringer.cli.groups import Command
 from bellringer.cli.output import LIST, output_option, print_list
 
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     bellringer settings --changed
     """,
 )
-@click.option("--changed", is_flag=True, help="Only those that are not the defaults.")
+@click.option("--changed", is_flag=True, help="Only settings that differ from their default.")
 @output_option(*LIST)
 @with_client
 def settings(client: Client, *, changed: bool, output: str) -> None:
-    """Show the settings of the server that answers, and where each comes from; it takes a key of the installation.
+    """Show the settings of a server and the source of each. Needs an installation key.
 
-    Of secrets it is told whether they are set, and addresses come without their passwords.
+    Values of secrets and passwords in URLs are not shown.
     """
     found = [setting for setting in client.settings().items if setting.source != "default" or not changed]
     print_list(
@@ -38,7 +38,7 @@ def settings(client: Client, *, changed: bool, output: str) -> None:
         head=("SETTING", "VALUE", "SOURCE"),
         row=lambda setting: (setting.name, _value(setting), setting.where or setting.source),
         name=lambda setting: setting.name,
-        nothing="no setting differs from its default" if changed else "the server tells no settings",
+        empty="no setting differs from its default" if changed else "the server returned no settings",
     )
 
 

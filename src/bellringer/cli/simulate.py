@@ -1,8 +1,9 @@
-"""`bellringer simulate`."""
+"""`bellringer simulate`: run an app's schedules in simulated time, with faults."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -10,18 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from bellringer.cli.groups import Command
-from bellringer.cli.output import as_json, clean, output_option, print_facts, print_table
-from bellringer.cli.times import span
+from bellringer.cli.command_groups import Command
+from bellringer.cli.output import format_seconds, output_option, print_fields, print_table, sanitize, to_json
 
 if TYPE_CHECKING:
-    from bellringer.simulate import JobSums, Report
+    from bellringer.simulate import Report, SimulatedJob, SimulationEstimate
 
-SHOWN: Final = 100  # findings and crashes that a person reads
+MAX_SHOWN: Final = 100  # findings and faults in the text output
 ALWAYS: Final = frozenset(
-    {"expected", "ran", "skipped", "gaps", "pending", "missing", "double", "unexpected", "early"}
-)  # said, if also 0: what is expected is the sum of the next five
+    {"expected", "created", "skipped", "gaps", "pending", "missing", "double", "unexpected", "early"}
+)  # counts that are shown even if 0
 USUAL: Final = "1s"
+PROGRESS_SECONDS: Final = 5.0  # between two lines, if stderr is not a terminal
+LONG_SECONDS: Final = 120.0
 
 
 @click.command(
@@ -33,44 +35,61 @@ USUAL: Final = "1s"
     """,
 )
 @click.argument("target", metavar="APP")
-@click.option("--from", "start", required=True, metavar="TIME", help="Where it begins; without a zone, in UTC.")
-@click.option("--to", "end", required=True, metavar="TIME", help="Where it ends; this instant is not in it.")
-@click.option("--outage", multiple=True, metavar="FROM/TO", help="Time without schedulers; TO may be a length.")
-@click.option("--outages", type=click.IntRange(0, 1000), metavar="N", help="So many more, drawn by the seed.")
-@click.option("--crashes", type=click.IntRange(0, 1000), metavar="N", help="Workers that die while they hold runs.")
-@click.option("--seed", type=int, default=0, show_default=True, help="The same seed draws the same faults.")
-@click.option("--duration", "lengths", multiple=True, metavar="[JOB=]TIME", help="How long runs take.  [default: 1s]")
-@click.option("--slots", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Slots of each pool.")
-@click.option("--execute", is_flag=True, help="Call the handlers, with all that they do.")
+@click.option(
+    "--from", "start", required=True, metavar="TIME", help="Start of the simulation; UTC if no offset is given."
+)
+@click.option("--to", "end", required=True, metavar="TIME", help="End of the simulation (exclusive).")
+@click.option(
+    "--outage", multiple=True, metavar="FROM/TO", help="Period without schedulers; TO may be a duration. Repeatable."
+)
+@click.option("--outages", type=click.IntRange(0, 1000), metavar="N", help="Number of additional random outages.")
+@click.option(
+    "--crashes", type=click.IntRange(0, 1000), metavar="N", help="Number of workers that crash while they hold runs."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed for random faults.")
+@click.option(
+    "--duration",
+    "lengths",
+    multiple=True,
+    metavar="[JOB=]TIME",
+    help="Duration of runs, of all jobs or of one. Repeatable.  [default: 1s]",
+)
+@click.option("--slots", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Slots per pool.")
+@click.option("--execute", is_flag=True, help="Call the real handlers, including their side effects.")
 @output_option("table", "json")
 def simulate(*, target: str, start: str, end: str, lengths: Sequence[str], output: str, **how: Any) -> None:
-    """Live through a span of APP's schedules in seconds, with faults, and prove that nothing was missed or doubled.
+    """Simulate the schedules of APP with faults, and check that no occurrence was missed or ran twice.
 
-    The real engine runs on a throwaway PostgreSQL whose clock leaps from instant to instant. Handlers are not
-    called: each run succeeds after its --duration. Schedulers go away for a while (--outage, --outages), workers
-    die (--crashes); if nothing is said of either, 2 outages of 10 minutes to 3 days and 5 crashes are drawn. At the
-    end, `bellringer verify` judges the whole span: the exit code is 0 only if it is clean, else 1.
+    The real engine runs on a temporary PostgreSQL with a simulated clock, so that a year takes seconds or minutes.
+    Handlers are not called: each run succeeds after its --duration. Faults are outages of all schedulers and crashes
+    of workers; by default, 2 outages of 10 minutes to 3 days and 5 crashes. At the end, `bellringer verify` checks
+    the whole range; the exit code is 0 if it finds no problem, else 1. Progress is written to stderr.
     """
     from bellringer import telemetry
-    from bellringer.simulate import simulate as live
-    from bellringer.worker.target import load_target
+    from bellringer.simulate import estimate
+    from bellringer.simulate import simulate as run_simulation
+    from bellringer.worker.app_loader import load_target
 
     telemetry.configure("text", "error")
-    usual, durations = _lengths(lengths)
+    usual, durations = _read_durations(lengths)
     drawn = not how["outage"] and how["outages"] is None and how["crashes"] is None
     app: Any = load_target(target)
-    with _progress() as progress:
-        report = live(app, start, end, duration=usual, durations=durations, progress=progress, **how)
+    expected = estimate(app, start, end)
+    click.echo(f"{expected.occurrences:,} occurrences, about {format_seconds(round(expected.seconds))}", err=True)
+    if expected.seconds > LONG_SECONDS:
+        click.echo("this takes long; press Ctrl-C to stop, and choose a shorter --from … --to", err=True)
+    with _progress(expected) as progress:
+        report = run_simulation(app, start, end, duration=usual, durations=durations, progress=progress, **how)
     if output == "json":
-        click.echo(as_json(report.document()))
+        click.echo(to_json(report.document()))
     else:
-        _tell(report, drawn=drawn)
+        _print_report(report, drawn=drawn)
     if not report.clean:
         click.get_current_context().exit(1)
 
 
-def _lengths(given: Sequence[str]) -> tuple[str, Mapping[str, str]]:
-    """The length for all, and those of single jobs."""
+def _read_durations(given: Sequence[str]) -> tuple[str, Mapping[str, str]]:
+    """Parse the default duration, and the durations of single jobs."""
     usual, durations = USUAL, {}
     for text in given:
         job, equals, length = text.rpartition("=")
@@ -82,44 +101,55 @@ def _lengths(given: Sequence[str]) -> tuple[str, Mapping[str, str]]:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[datetime], None] | None]:
-    """A line for a person who waits, and nothing for a pipe."""
-    if not sys.stderr.isatty():
-        yield None
+def _progress(expected: SimulationEstimate) -> Iterator[Callable[[datetime], None]]:
+    """Show the progress on stderr: as a live line on a terminal, else as a line every few seconds."""
+    began = last = time.monotonic()
+
+    def line(now: datetime) -> str:
+        done = min(max((now - expected.start) / (expected.end - expected.start), 0.0), 1.0)
+        spent = time.monotonic() - began
+        left = spent / done - spent if done > 0.01 else max(expected.seconds - spent, 0.0)
+        return f"{done:4.0%}  {now:%Y-%m-%d %H:%M}Z  about {format_seconds(round(left))} left"
+
+    if sys.stderr.isatty():
+        from rich.console import Console
+
+        with Console(stderr=True).status("starting") as status:
+            yield lambda now: status.update(line(now))
         return
-    from rich.console import Console
 
-    with Console(stderr=True).status("starting") as line:
+    def show(now: datetime) -> None:
+        nonlocal last
+        if time.monotonic() - last >= PROGRESS_SECONDS:
+            last = time.monotonic()
+            click.echo(f"  {line(now)}", err=True)
 
-        def show(now: datetime) -> None:
-            line.update(f"{now:%Y-%m-%d %H:%M}Z")
-
-        yield show
+    yield show
 
 
-def _tell(report: Report, *, drawn: bool) -> None:
+def _print_report(report: Report, *, drawn: bool) -> None:
     from bellringer.schedule.instants import write_instant
-    from bellringer.simulate.faults import CRASHES, OUTAGES
+    from bellringer.simulate.faults import DEFAULT_CRASHES, DEFAULT_OUTAGES
 
     rate = report.occurrences / max(report.seconds, 0.001)
-    print_facts(
+    print_fields(
         {
             "simulated": f"{write_instant(report.start)} – {write_instant(report.end)}",
             "speed": f"{rate:,.0f} occurrences/s, {report.steps:,} instants, {report.attempts:,} attempts",
-            "injected": f"{OUTAGES} outages and {CRASHES} crashes, drawn by seed {report.seed}; nothing was asked for"
+            "injected": f"{DEFAULT_OUTAGES} outages and {DEFAULT_CRASHES} crashes (the default), seed {report.seed}"
             if drawn
-            else f"what was asked for, drawn by seed {report.seed} where no times were given",
+            else f"as requested, seed {report.seed}",
         }
     )
     click.echo()
-    _tell_jobs(report.jobs)
-    _tell_faults(report)
+    _print_jobs(report.jobs)
+    _print_faults(report)
     click.echo()
-    _tell_verify(report)
+    _print_verify(report)
     click.echo(report.verdict)
 
 
-def _tell_jobs(jobs: Sequence[JobSums]) -> None:
+def _print_jobs(jobs: Sequence[SimulatedJob]) -> None:
     head = ["JOB", "OCCURRENCES", "RAN", "LATE", "SKIPPED", "MISSED", "CAUGHT UP", "DEAD", "UNFINISHED"]
     rows = [
         [
@@ -133,30 +163,30 @@ def _tell_jobs(jobs: Sequence[JobSums]) -> None:
     print_table(head, rows)
 
 
-def _tell_faults(report: Report) -> None:
+def _print_faults(report: Report) -> None:
     from bellringer.schedule.instants import write_instant
 
     rows = [
-        ["outage", write_instant(outage.start), f"nobody ticked for {span(outage.length.total_seconds())}"]
+        ["outage", write_instant(outage.start), f"no scheduler for {format_seconds(outage.length.total_seconds())}"]
         for outage in report.outages
     ]
-    rows += [["crash", write_instant(c.at), f"{c.lost:,} held and lost"] for c in report.crashes]
+    rows += [["crash", write_instant(c.at), f"{c.lost:,} runs lost"] for c in report.crashes]
     if not rows:
         return
     click.echo()
-    print_table(["FAULT", "AT", "WHAT"], sorted(rows, key=lambda row: row[1])[:SHOWN])
-    if len(rows) > SHOWN:
-        click.echo(f"… and {len(rows) - SHOWN:,} more; -o json writes them all")
+    print_table(["FAULT", "AT", "WHAT"], sorted(rows, key=lambda row: row[1])[:MAX_SHOWN])
+    if len(rows) > MAX_SHOWN:
+        click.echo(f"… and {len(rows) - MAX_SHOWN:,} more; use -o json to see all")
 
 
-def _tell_verify(report: Report) -> None:
-    for finding in report.findings[:SHOWN]:
-        told = finding.document()
-        click.echo(f"{told['finding']:<11}{told['scheduled_for']}  {clean(finding.job)}  {finding.detail}")
-    if len(report.findings) > SHOWN:
-        click.echo(f"… and {len(report.findings) - SHOWN:,} more; -o json writes them all")
+def _print_verify(report: Report) -> None:
+    for finding in report.findings[:MAX_SHOWN]:
+        described = finding.document()
+        click.echo(f"{described['finding']:<11}{described['scheduled_for']}  {sanitize(finding.job)}  {finding.detail}")
+    if len(report.findings) > MAX_SHOWN:
+        click.echo(f"… and {len(report.findings) - MAX_SHOWN:,} more; use -o json to see all")
     sums = report.summary.document()["summary"]
     sums["skipped"] = sum(sums["skipped"].values())
     counts = {key: count for key, count in sums.items() if type(count) is int and key != "jobs"}
     said = (f"{key} {count:,}" for key, count in counts.items() if count or key in ALWAYS)
-    print_facts({"verify": ", ".join(said)})
+    print_fields({"verify": ", ".join(said)})

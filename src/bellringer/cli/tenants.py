@@ -1,29 +1,40 @@
-"""`bellringer tenants`: by the server; suspend and unsuspend by the database, as `bellringer migrate`."""
+"""`bellringer tenants` and `bellringer objective`. Suspend and unsuspend write to the database directly."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from bellringer.cli.command_groups import Command, CommandGroup, fail
 from bellringer.cli.connect import with_client
-from bellringer.cli.groups import Group, fail
 from bellringer.cli.keys import number
-from bellringer.cli.options import load_config
-from bellringer.cli.output import LIST, ONE, as_json, output_option, print_facts, print_list, print_table
-from bellringer.cli.pages import gather, limit_option
-from bellringer.cli.times import clock_time
+from bellringer.cli.options import fetch_pages, limit_option, load_config
+from bellringer.cli.output import (
+    LIST,
+    ONE,
+    format_local,
+    format_seconds,
+    output_option,
+    print_fields,
+    print_list,
+    print_table,
+    sanitize,
+    to_json,
+)
 
 if TYPE_CHECKING:
     from bellringer.client import Client
-    from bellringer.wire.access import Tenant
+    from bellringer.wire.access import Burn, LateMinute, MissedObjective, Objective, PoolUse, Tenant
+
 
 QUOTAS: Final = ("jobs", "fires_per_minute", "in_flight", "payload_bytes", "api_per_minute")
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     examples="""
     bellringer tenants create acme --quota jobs=1000 --quota fires_per_minute=600
     bellringer tenants usage acme
@@ -31,7 +42,7 @@ QUOTAS: Final = ("jobs", "fires_per_minute", "in_flight", "payload_bytes", "api_
     """,
 )
 def tenants() -> None:
-    """Tenants: their shares and quotas; let one rest altogether, and go on."""
+    """Manage tenants: their weights and quotas. Needs an installation key."""
 
 
 @tenants.command("list", examples="bellringer tenants list -o json")
@@ -42,11 +53,11 @@ def list_tenants(client: Client, *, limit: int, output: str) -> None:
     """List tenants."""
     print_list(
         output,
-        gather(client.tenants, limit, output=output),
+        fetch_pages(client.tenants, limit, output=output),
         head=("NAME", "STATE", "WEIGHT", "QUOTAS", "SINCE"),
-        row=lambda t: (t.name, _state(t), f"{t.weight:g}", _quotas(t) or "none", clock_time(t.created_at)),
+        row=lambda t: (t.name, _state(t), f"{t.weight:g}", _quotas(t) or "none", format_local(t.created_at)),
         name=lambda t: t.name,
-        nothing="there are no tenants",
+        empty="no tenants",
     )
 
 
@@ -66,9 +77,14 @@ def _read_quotas(_ctx: click.Context, _parameter: click.Parameter, given: tuple[
 
 
 quota_option = click.option(
-    "--quota", "quotas", multiple=True, callback=_read_quotas, metavar="NAME=MOST", help="What it may have at most."
+    "--quota",
+    "quotas",
+    multiple=True,
+    callback=_read_quotas,
+    metavar="NAME=MOST",
+    help="Quota, such as jobs=1000; none removes it. Repeatable.",
 )
-weight_option = click.option("--weight", type=float, help="Its share of the claims beside others'.")
+weight_option = click.option("--weight", type=float, help="Share of worker capacity relative to other tenants.")
 
 
 @tenants.command("create", examples="bellringer tenants create acme --quota jobs=1000")
@@ -78,7 +94,7 @@ weight_option = click.option("--weight", type=float, help="Its share of the clai
 @output_option(*ONE)
 @with_client
 def create(client: Client, *, name: str, weight: float | None, quotas: dict[str, Any], output: str) -> None:
-    """Make a tenant; then make its first key: `bellringer keys create NAME --role admin --tenant NAME`."""
+    """Create a tenant. Create its first key with `bellringer keys create NAME --role admin --tenant TENANT`."""
     _print(client.create_tenant(name, weight=weight, quotas=quotas), output)
 
 
@@ -89,10 +105,10 @@ def create(client: Client, *, name: str, weight: float | None, quotas: dict[str,
 @output_option(*ONE)
 @with_client
 def change(client: Client, *, name: str, weight: float | None, quotas: dict[str, Any], output: str) -> None:
-    """Give a tenant another weight or quotas; a quota of none is taken away."""
+    """Change the weight or quotas of a tenant."""
     patch = {**({} if weight is None else {"weight": weight}), **({"quotas": quotas} if quotas else {})}
     if not patch:
-        fail("nothing is to be changed", "give --weight or --quota")
+        fail("no options are given", "give --weight or --quota")
     _print(client.patch_tenant(name, patch), output)
 
 
@@ -101,12 +117,23 @@ def change(client: Client, *, name: str, weight: float | None, quotas: dict[str,
 @output_option("table", "json")
 @with_client
 def usage(client: Client, *, name: str, output: str) -> None:
-    """What a tenant has, against its quotas."""
+    """Show how much of its quotas a tenant uses, and how many of its runs wait, run and retry."""
     found = client.tenant_usage(name)
     if output == "json":
-        click.echo(as_json(found))
+        click.echo(to_json(found))
         return
     print_table(("QUOTA", "USED", "MOST"), [(q.name, number(q.used), number(q.most)) for q in found.items])
+    load = found.load
+    click.echo()
+    print_fields(
+        {
+            "ready": f"{load.ready:,}" + ("" if load.oldest is None else f", for {format_seconds(load.oldest)}"),
+            "retrying": f"{load.retrying:,}",
+            "running": f"{load.running:,}",
+            "held": f"{load.held:,} by paused tasks" if load.held else "",
+            "retried": f"{load.retried:,} of {load.started:,} attempts that started in the last hour",
+        }
+    )
 
 
 def _state(tenant: Tenant) -> str:
@@ -120,7 +147,7 @@ def _quotas(tenant: Tenant) -> str:
 
 def _print(tenant: Tenant, output: str) -> None:
     if output == "json":
-        click.echo(as_json(tenant))
+        click.echo(to_json(tenant))
     elif output == "name":
         click.echo(tenant.name)
     else:
@@ -130,35 +157,109 @@ def _print(tenant: Tenant, output: str) -> None:
             "weight": f"{tenant.weight:g}",
             "quotas": _quotas(tenant),
         }
-        print_facts(facts)
+        print_fields(facts)
 
 
 @tenants.command("suspend", examples="bellringer tenants suspend acme")
 @click.argument("name")
-@click.option("--dsn", metavar="URL", help="The database.  [default: BELLRINGER_DSN]")
+@click.option("--dsn", metavar="URL", help="URL of the database.  [default: BELLRINGER_DSN]")
 def suspend(name: str, dsn: str | None) -> None:
-    """Let a tenant rest: what is due is recorded as skipped, what waits is not claimed, what runs finishes."""
+    """Suspend a tenant. Due occurrences are skipped, waiting runs are held, running runs finish."""
     changed = asyncio.run(_suspend(name, load_config(dsn=dsn).require_dsn(), rest=True))
-    click.echo(f"suspended {name}" if changed else f"{name} is suspended already")
+    click.echo(f"suspended {name}" if changed else f"{name} is already suspended")
 
 
 @tenants.command("unsuspend", examples="bellringer tenants unsuspend acme")
 @click.argument("name")
-@click.option("--dsn", metavar="URL", help="The database.  [default: BELLRINGER_DSN]")
+@click.option("--dsn", metavar="URL", help="URL of the database.  [default: BELLRINGER_DSN]")
 def unsuspend(name: str, dsn: str | None) -> None:
-    """Let a tenant go on from now; what waited runs, what was skipped stays so."""
+    """Resume a suspended tenant. Held runs start; skipped occurrences stay skipped."""
     changed = asyncio.run(_suspend(name, load_config(dsn=dsn).require_dsn(), rest=False))
-    click.echo(f"{name} goes on" if changed else f"{name} is not suspended")
+    click.echo(f"unsuspended {name}" if changed else f"{name} is not suspended")
 
 
 async def _suspend(name: str, dsn: str, *, rest: bool) -> bool:
-    from bellringer.lifecycle import freeze
-    from bellringer.store.names import Names
-    from bellringer.store.pool import Store
+    from bellringer.engine import freeze
+    from bellringer.store.connection_pool import Store
+    from bellringer.store.interned_names import Catalog
 
     store = await Store.open(dsn, size=1, name="bellringer tenants")
     try:
-        tenant_id = await Names(store).tenant_id(name)
+        tenant_id = await Catalog(store).tenant_id(name)
         return await (freeze.suspend if rest else freeze.unsuspend)(store, tenant_id)
     finally:
         await store.close()
+
+
+@click.command(
+    cls=Command,
+    examples="""
+    bellringer objective
+    bellringer objective --window 24h -o json
+    """,
+)
+@click.option("--window", metavar="TIME", help="Length of the window, such as 24h.  [default: 30d]")
+@click.option(
+    "--installation", is_flag=True, help="Of all tenants together, for 24h at most; needs an installation key."
+)
+@output_option("table", "json")
+@with_client
+def objective(client: Client, *, window: str | None, installation: bool, output: str) -> None:
+    """Show the share of the tenant's runs that started in time, and of the occurrences that were missed.
+
+    Also shows what used the capacity when runs were late. Times are UTC. A run counts for the minute in which it was
+    due.
+    """
+    found = client.objective(window=window, scope="installation" if installation else None)
+    if output == "json":
+        click.echo(to_json(found))
+        return
+    for text in (*_summary(found), *_missed(found.occurrences), *_worst(found.worst)):
+        click.echo(sanitize(text))
+
+
+def _summary(found: Objective) -> Iterator[str]:
+    yield f"objective: {found.target:.4%} of the runs of {found.tenant} start within {found.within} of their due time"
+    span = f"{found.start:%Y-%m-%d %H:%M} to {found.end:%Y-%m-%d %H:%M} UTC"
+    if found.compliance is None:
+        yield f"no runs were due from {span}"
+        return
+    yield f"actual: {found.compliance:.4%}, {_late(found)} from {span}"
+    verdict = "violated" if found.budget_left < 0 else "met"
+    yield f"{verdict}: {found.budget_left:.1%} of the error budget is left"
+    for burn in found.burns:
+        yield f"  burn over {burn.over:>3}: {burn.rate:8.2f}   {_late(burn)}"
+
+
+def _missed(found: MissedObjective) -> Iterator[str]:
+    yield f"objective: at most {found.max_rate:.4%} of the occurrences are missed"
+    if found.rate is None:
+        yield "no occurrences were expected"
+        return
+    verdict = "violated" if found.budget_left < 0 else "met"
+    yield f"actual: {found.rate:.4%}, {found.missed:,} of {found.expected:,} missed"
+    yield f"{verdict}: {found.budget_left:.1%} of the error budget is left"
+    for burn in found.burns:
+        yield f"  burn over {burn.over:>3}: {burn.burn:8.2f}   {burn.missed:,} of {burn.expected:,} missed"
+
+
+def _late(found: Objective | Burn | LateMinute) -> str:
+    missed = f", {found.missed:,} missed" if found.missed else ""
+    return f"{found.late:,} of {found.started:,} late{missed}"
+
+
+def _worst(minutes: list[LateMinute]) -> Iterator[str]:
+    if minutes:
+        yield "worst minutes:"
+    for minute in minutes:
+        yield f"  {minute.at:%Y-%m-%d %H:%M}  {_late(minute)}"
+        for use in minute.pools:
+            yield f"    pool {use.pool}: {_describe_use(use)}"
+
+
+def _describe_use(use: PoolUse) -> str:
+    if use.cause == "no_worker" or use.saturation is None:
+        return "no worker"
+    whose = f"{use.own:.0%} by this tenant, {use.others:.0%} by others"
+    named = ", ".join(f"{name} {part:.0%}" for name, part in use.named.items())
+    return f"{use.saturation:.0%} of the slots busy, {whose}{f' ({named})' if named else ''}"

@@ -1,4 +1,4 @@
-"""`bellringer verify`."""
+"""`bellringer verify`: checks the history of runs against the schedules."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from bellringer.cli.groups import Command
+from bellringer.cli.command_groups import Command
 from bellringer.cli.options import load_config
 
 if TYPE_CHECKING:
     from bellringer.config import Config
-    from bellringer.verify import Finding, Summary
+    from bellringer.verify import Finding, VerifySummary
 
-SHOWN: Final = 100  # findings that a person reads
+MAX_SHOWN: Final = 100  # findings in the text output
 
 
 @click.command(
@@ -26,52 +26,76 @@ SHOWN: Final = 100  # findings that a person reads
     bellringer verify --from 2026-12-01T00:00:00Z --to 2026-12-02T00:00:00Z --json > findings.jsonl
     """,
 )
-@click.option("--from", "start", metavar="TIME", default="24h", show_default=True, help="RFC 3339, or how long ago.")
-@click.option("--to", "end", metavar="TIME", help="RFC 3339, or how long ago.  [default: now]")
-@click.option("--job", metavar="NAME_OR_ID", help="Only this job.")
-@click.option("--tenant", metavar="NAME", default="default", show_default=True, help="Whose jobs.")
 @click.option(
-    "--late-after", metavar="LENGTH", default="60s", show_default=True, help="A run born later than this is late."
+    "--from",
+    "start",
+    metavar="TIME",
+    default="24h",
+    show_default=True,
+    help="Start: an RFC 3339 instant, or a duration before now.",
 )
-@click.option("--strict", is_flag=True, help="Late runs are findings too.")
-@click.option("--json", "as_json", is_flag=True, help="A line of JSON for each finding, and a last one for the sums.")
-@click.option("--dsn", metavar="URL", help="The database.  [default: BELLRINGER_DSN]")
+@click.option("--to", "end", metavar="TIME", help="End: an RFC 3339 instant, or a duration before now.  [default: now]")
+@click.option("--job", metavar="NAME_OR_ID", help="Check only this job.")
+@click.option(
+    "--tenant",
+    metavar="NAME",
+    default="default",
+    show_default=True,
+    help="Tenant whose runs are compared with its schedules.",
+)
+@click.option(
+    "--late-after", metavar="LENGTH", default="60s", show_default=True, help="A run created later than this is late."
+)
+@click.option(
+    "--unstarted-after",
+    metavar="LENGTH",
+    default="5m",
+    show_default=True,
+    help="A run that has not started after this long is a finding.",
+)
+@click.option("--strict", is_flag=True, help="Report late runs as findings.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines: one per finding, and a summary at the end.")
+@click.option("--dsn", metavar="URL", help="URL of the database.  [default: BELLRINGER_DSN]")
 def verify(as_json: bool, dsn: str | None, **asked: Any) -> None:
-    """Prove that nothing was missed, doubled or early.
+    """Check that no occurrence was missed, ran twice or ran early. Only reads the database.
 
-    Works out from the jobs' definitions and their revisions what should have happened, and compares it with the
-    runs, the recorded gaps and the open catch-ups (pending). Only reads. The exit code is 1 if an occurrence is
-    missing, double, unexpected or early. The last 70 s are not judged, nor what is past its retention.
+    Computes the expected occurrences from the jobs and their revisions, and compares them with the runs, the
+    recorded gaps and the open catch-ups (pending). The exit code is 1 if an occurrence is missing, double,
+    unexpected, early, unstarted, stranded or unrequested. A run is unstarted if it has not started after
+    --unstarted-after, unless it waits for a pause, a freeze, a limit or an earlier run. A run is stranded if it was
+    claimed but no worker executes it, and unrequested if it was cancelled without a request. The last 70 seconds and
+    runs past their retention are not checked.
     """
-    teller = _Json() if as_json else _Text()
-    summary = asyncio.run(_verify(load_config(dsn=dsn), asked, teller))
-    teller.close(summary)
+    printer = _JsonPrinter() if as_json else _TextPrinter()
+    summary = asyncio.run(_verify(load_config(dsn=dsn), asked, printer))
+    printer.close(summary)
     if not summary.clean:
         click.get_current_context().exit(1)
 
 
-async def _verify(config: Config, asked: dict[str, Any], teller: _Json | _Text) -> Summary:
+async def _verify(config: Config, asked: dict[str, Any], printer: _JsonPrinter | _TextPrinter) -> VerifySummary:
     from bellringer.durations import parse_duration
+    from bellringer.store.connection_pool import connect
     from bellringer.store.migrate import require_current
-    from bellringer.store.pool import connect
-    from bellringer.verify import Asked
+    from bellringer.verify import VerifyScope
     from bellringer.verify import verify as check
 
     late_after = parse_duration(asked.pop("late_after"), what="--late-after")
+    unstarted_after = parse_duration(asked.pop("unstarted_after"), what="--unstarted-after")
     connection = await connect(config.require_dsn(), name="bellringer verify")
     try:
         await require_current(connection)
         now: datetime = await connection.fetchval("select bellringer.now()")
-        start = _read(asked.pop("start"), now, "--from")
-        end = _read(asked.pop("end"), now, "--to")
-        wanted = Asked(start=start, end=end, late_after=late_after, **asked)
-        return await check(connection, wanted, teller.tell, retention=config.retention)
+        start = _read_time(asked.pop("start"), now, "--from")
+        end = _read_time(asked.pop("end"), now, "--to")
+        wanted = VerifyScope(start=start, end=end, late_after=late_after, unstarted_after=unstarted_after, **asked)
+        return await check(connection, wanted, printer.add, retention=config.retention)
     finally:
         await connection.close()
 
 
-def _read(text: str | None, now: datetime, what: str) -> datetime:
-    """An instant, or a length of time before now."""
+def _read_time(text: str | None, now: datetime, what: str) -> datetime:
+    """Parse an instant, or a duration before now."""
     from bellringer.durations import parse_duration
     from bellringer.schedule.instants import read_instant
 
@@ -82,49 +106,51 @@ def _read(text: str | None, now: datetime, what: str) -> datetime:
     return now - parse_duration(text, what=what)
 
 
-class _Json:
-    """A line for each finding, then one for the sums."""
+class _JsonPrinter:
+    """Prints a JSON line per finding, then the summary."""
 
-    def tell(self, finding: Finding) -> None:
+    def add(self, finding: Finding) -> None:
         self._write(finding.document())
 
-    def close(self, summary: Summary) -> None:
+    def close(self, summary: VerifySummary) -> None:
         self._write(summary.document())
 
     def _write(self, document: dict[str, Any]) -> None:
-        from bellringer.cli.output import short_json
+        from bellringer.cli.output import to_compact_json
 
-        click.echo(short_json(document))
+        click.echo(to_compact_json(document))
 
 
-class _Text:
-    """The first findings, and the sums in words."""
+class _TextPrinter:
+    """Prints the first findings, and the summary as text."""
 
     def __init__(self) -> None:
-        self._told = 0
+        self._count = 0
 
-    def tell(self, finding: Finding) -> None:
-        from bellringer.cli.output import clean
+    def add(self, finding: Finding) -> None:
+        from bellringer.cli.output import sanitize
 
-        self._told += 1
-        if self._told <= SHOWN:
-            told = finding.document()
-            click.echo(f"{told['finding']:<11}{told['scheduled_for']}  {clean(finding.job)}  {finding.detail}")
+        self._count += 1
+        if self._count <= MAX_SHOWN:
+            described = finding.document()
+            click.echo(
+                f"{described['finding']:<11}{described['scheduled_for']}  {sanitize(finding.job)}  {finding.detail}"
+            )
 
-    def close(self, summary: Summary) -> None:
-        from bellringer.cli.output import print_facts
+    def close(self, summary: VerifySummary) -> None:
+        from bellringer.cli.output import print_fields
 
-        if self._told > SHOWN:
-            click.echo(f"… and {self._told - SHOWN:,} more; --json writes them all")
+        if self._count > MAX_SHOWN:
+            click.echo(f"… and {self._count - MAX_SHOWN:,} more; use --json to see all")
         sums = summary.document()["summary"]
         window = f"{sums.pop('from')} – {sums.pop('to')}"
         clean = sums.pop("clean")
         by_reason = sums.pop("skipped").items()
         sums["skipped"] = ", ".join(f"{count:,} by {reason}" for reason, count in sorted(by_reason))
-        quiet = {"skipped", "pending", "owed", "delays", "unreadable"}  # said only if there are some
+        quiet = {"skipped", "pending", "owed", "delays", "unreadable"}  # shown only if not zero
         facts = {
-            key: told if isinstance(told, str) else f"{told:,}"
-            for key, told in sums.items()
-            if told or key not in quiet
+            key: described if isinstance(described, str) else f"{described:,}"
+            for key, described in sums.items()
+            if described or key not in quiet
         }
-        print_facts({"window": window, **facts, "verdict": "clean" if clean else "not clean"})
+        print_fields({"window": window, **facts, "verdict": "clean" if clean else "not clean"})

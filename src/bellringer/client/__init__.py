@@ -1,6 +1,10 @@
-"""The API from Python: `Client` waits for its answers, `AsyncClient` gives awaitables.
+"""Clients for the REST API: `Client` blocks, `AsyncClient` returns awaitables. Both have the same methods.
 
-Every call is described once, in `wire.asks`; the two clients only differ in how they send one.
+    with Client("http://127.0.0.1:8700", token="br_…") as client:
+        job = client.create_job({"name": "report", "task": "report", "schedule": {"every": "1h"}})
+        run = client.wait(client.trigger(job.job_id).run_id)
+
+Errors of the server are raised as the exceptions of `bellringer.errors`.
 """
 
 from __future__ import annotations
@@ -12,22 +16,34 @@ from typing import Any, Self, TypeVar
 import httpx2
 import msgspec
 
-from bellringer import wire
-from bellringer.client.calls import Calls
-from bellringer.client.exchange import answer, base, goes_on, login, pauses, problem, silent, to_send
+from bellringer.client.admin_calls import AccessCalls, ClusterCalls, EventCalls, audit_export
+from bellringer.client.calls import ApiRequest
+from bellringer.client.http import (
+    auth_headers,
+    check_url,
+    decode_response,
+    poll_intervals,
+    to_error,
+    to_httpx,
+    transport_error,
+)
+from bellringer.client.job_calls import JobCalls, RunCalls, ScheduleCalls, WorkflowCalls
+from bellringer.client.streams import STREAM_TIMEOUT_SECONDS, EventCursor, LineBuffer, check_stream
 from bellringer.clock import SystemClock
-from bellringer.runs import FINAL
-from bellringer.wire import asks_audit
-from bellringer.wire.asks import Ask
+from bellringer.core.runs import FINAL_STATES
 from bellringer.wire.audit import AuditEntry
-from bellringer.wire.ndjson import Lines
-from bellringer.wire.sse import SILENCE, Following
+from bellringer.wire.events import Event
+from bellringer.wire.runs import Run
 
 T = TypeVar("T")
 
 
-class Client(Calls):
-    """Asks a Bellringer server, and waits for what it answers."""
+class _Calls(JobCalls, RunCalls, WorkflowCalls, ScheduleCalls, AccessCalls, ClusterCalls, EventCalls):
+    """All methods that send one request and return its response."""
+
+
+class Client(_Calls):
+    """A client that blocks until the server has responded."""
 
     def __init__(
         self,
@@ -38,61 +54,62 @@ class Client(Calls):
         timeout: float = 10,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
+        """`token` is an API key or a JWT. Only callers of the whole installation may name a `tenant`."""
         self._url = url
         self._http = httpx2.Client(
-            base_url=base(url), headers=login(token, tenant), timeout=timeout, transport=transport
+            base_url=check_url(url), headers=auth_headers(token, tenant), timeout=timeout, transport=transport
         )
 
-    def send(self, ask: Ask[T]) -> T:
+    def send(self, request: ApiRequest[T]) -> T:
         try:
-            response = self._http.request(**to_send(ask))
+            response = self._http.request(**to_httpx(request))
         except httpx2.TransportError as error:
-            raise silent(self._url, error) from error
-        return answer(self._url, ask, response)
+            raise transport_error(self._url, error) from error
+        return decode_response(self._url, request.route, response)
 
-    def wait(self, run_id: str, timeout: float | None = None) -> wire.Run:
-        """The run when it has ended; Unavailable if it has not by then."""
-        for pause in pauses(run_id, timeout):
+    def wait(self, run_id: str, timeout: float | None = None) -> Run:
+        """Wait until a run has ended and return it. Raises Unavailable after `timeout` seconds."""
+        for interval in poll_intervals(run_id, timeout):
             run = self.run(run_id)
-            if run.state in FINAL:
+            if run.state in FINAL_STATES:
                 return run
-            time.sleep(pause)
-        raise AssertionError("the pauses end by an error")
+            time.sleep(interval)
+        raise AssertionError("poll_intervals ends by raising")
 
     def events_stream(
         self, *, kind: str | None = None, job: str | None = None, after: str | None = None, hearts: bool = False
-    ) -> Generator[tuple[str, wire.Event | None], None, None]:
-        """Events with their ids as they happen, from now on or after an id; a stream that breaks is taken up again.
+    ) -> Generator[tuple[str, Event | None], None, None]:
+        """Yield (id, event) as events happen, from now on or after the event with an id. Reconnects on failure.
 
-        With `hearts` also its signs of life, ids without an event: that nothing was missed so far.
+        With `hearts`, heartbeats are yielded too, as (id, None): every event up to that id has been delivered.
         """
-        following = Following(kind, job, after)
+        cursor = EventCursor(kind, job, after)
         while True:
             try:
-                with self._http.stream(**following.request(), timeout=SILENCE) as response:
+                with self._http.stream(**cursor.request(), timeout=STREAM_TIMEOUT_SECONDS) as response:
                     if not response.is_success:
                         response.read()
-                    for line in response.iter_lines() if goes_on(self._url, following, response) else ():
-                        found = following.read(line)
+                    for line in response.iter_lines() if check_stream(self._url, cursor, response) else ():
+                        found = cursor.read(line)
                         if found and (hearts or found[1]):
                             yield found
             except httpx2.TransportError as error:
-                if not following.has_begun:
-                    raise silent(self._url, error) from error
-            time.sleep(following.pause())
+                if not cursor.has_begun:
+                    raise transport_error(self._url, error) from error
+            time.sleep(cursor.reconnect_delay())
 
-    def audit_export(self, **wanted: Any) -> Generator[AuditEntry, None, None]:
-        """The changes that `audit` lists, whole and oldest first, as they come."""
-        ask, lines = asks_audit.audit_export(**wanted), Lines()
+    def audit_export(self, **filters: Any) -> Generator[AuditEntry, None, None]:
+        """Yield all changes with all their fields, oldest first. The filters are those of `audit`."""
+        request, lines = audit_export.request(**filters), LineBuffer()
         try:
-            with self._http.stream(**to_send(ask)) as response:
+            with self._http.stream(**to_httpx(request)) as response:
                 if not response.is_success:
                     response.read()
-                    raise problem(self._url, response)
+                    raise to_error(self._url, response)
                 for chunk in response.iter_bytes():
-                    yield from (msgspec.json.decode(line, type=ask.shape) for line in lines.feed(chunk))
+                    yield from (msgspec.json.decode(line, type=AuditEntry) for line in lines.feed(chunk))
         except httpx2.TransportError as error:
-            raise silent(self._url, error) from error
+            raise transport_error(self._url, error) from error
 
     def close(self) -> None:
         self._http.close()
@@ -104,8 +121,8 @@ class Client(Calls):
         self.close()
 
 
-class AsyncClient(Calls):
-    """Asks a Bellringer server without blocking the loop."""
+class AsyncClient(_Calls):
+    """A client for asyncio: every method returns an awaitable or an asynchronous generator."""
 
     def __init__(
         self,
@@ -116,61 +133,62 @@ class AsyncClient(Calls):
         timeout: float = 10,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
+        """`token` is an API key or a JWT. Only callers of the whole installation may name a `tenant`."""
         self._url = url
         self._clock = SystemClock()
         self._http = httpx2.AsyncClient(
-            base_url=base(url), headers=login(token, tenant), timeout=timeout, transport=transport
+            base_url=check_url(url), headers=auth_headers(token, tenant), timeout=timeout, transport=transport
         )
 
-    async def send(self, ask: Ask[T]) -> T:
+    async def send(self, request: ApiRequest[T]) -> T:
         try:
-            response = await self._http.request(**to_send(ask))
+            response = await self._http.request(**to_httpx(request))
         except httpx2.TransportError as error:
-            raise silent(self._url, error) from error
-        return answer(self._url, ask, response)
+            raise transport_error(self._url, error) from error
+        return decode_response(self._url, request.route, response)
 
-    async def wait(self, run_id: str, timeout: float | None = None) -> wire.Run:
-        """The run when it has ended; Unavailable if it has not by then."""
-        for pause in pauses(run_id, timeout):
+    async def wait(self, run_id: str, timeout: float | None = None) -> Run:
+        """Wait until a run has ended and return it. Raises Unavailable after `timeout` seconds."""
+        for interval in poll_intervals(run_id, timeout):
             run = await self.run(run_id)
-            if run.state in FINAL:
+            if run.state in FINAL_STATES:
                 return run
-            await self._clock.sleep(pause)
-        raise AssertionError("the pauses end by an error")
+            await self._clock.sleep(interval)
+        raise AssertionError("poll_intervals ends by raising")
 
     async def events_stream(
         self, *, kind: str | None = None, job: str | None = None, after: str | None = None, hearts: bool = False
-    ) -> AsyncGenerator[tuple[str, wire.Event | None], None]:
-        """As that of `Client`."""
-        following = Following(kind, job, after)
+    ) -> AsyncGenerator[tuple[str, Event | None], None]:
+        """Yield (id, event) as events happen; see `Client.events_stream`."""
+        cursor = EventCursor(kind, job, after)
         while True:
             try:
-                async with self._http.stream(**following.request(), timeout=SILENCE) as response:
+                async with self._http.stream(**cursor.request(), timeout=STREAM_TIMEOUT_SECONDS) as response:
                     if not response.is_success:
                         await response.aread()
-                    if goes_on(self._url, following, response):
+                    if check_stream(self._url, cursor, response):
                         async for line in response.aiter_lines():
-                            found = following.read(line)
+                            found = cursor.read(line)
                             if found and (hearts or found[1]):
                                 yield found
             except httpx2.TransportError as error:
-                if not following.has_begun:
-                    raise silent(self._url, error) from error
-            await self._clock.sleep(following.pause())
+                if not cursor.has_begun:
+                    raise transport_error(self._url, error) from error
+            await self._clock.sleep(cursor.reconnect_delay())
 
-    async def audit_export(self, **wanted: Any) -> AsyncGenerator[AuditEntry, None]:
-        """As that of `Client`."""
-        ask, lines = asks_audit.audit_export(**wanted), Lines()
+    async def audit_export(self, **filters: Any) -> AsyncGenerator[AuditEntry, None]:
+        """Yield all changes with all their fields, oldest first. The filters are those of `audit`."""
+        request, lines = audit_export.request(**filters), LineBuffer()
         try:
-            async with self._http.stream(**to_send(ask)) as response:
+            async with self._http.stream(**to_httpx(request)) as response:
                 if not response.is_success:
                     await response.aread()
-                    raise problem(self._url, response)
+                    raise to_error(self._url, response)
                 async for chunk in response.aiter_bytes():
                     for line in lines.feed(chunk):
-                        yield msgspec.json.decode(line, type=ask.shape)
+                        yield msgspec.json.decode(line, type=AuditEntry)
         except httpx2.TransportError as error:
-            raise silent(self._url, error) from error
+            raise transport_error(self._url, error) from error
 
     async def close(self) -> None:
         await self._http.aclose()

@@ -1,1 +1,1 @@
-"""`bellringer dev`: everything on one machine, started and stopped by one command."""
+"""The processes that `bellringer dev` and `bellringer cluster up` run on one machine."""

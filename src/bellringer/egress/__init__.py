@@ -1,1 +1,1 @@
-"""The way out: calls to addresses that somebody else has named, guarded, bounded and signed."""
+"""Outgoing HTTP calls to URLs that users supply: SSRF protection, secrets, signatures."""

@@ -1,4 +1,4 @@
-"""Which addresses may be called: those of the public internet, and those that the operator permits."""
+"""Decides which IP addresses may be called: public ones, and networks that the operator allows."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from bellringer.errors import ConfigError
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
-# Named one by one, because Python's own judgement has changed between its versions, says that shared space (100.64/10)
-# is not private and that multicast is global, and knows nothing of an IPv4 address inside of an IPv6 one.
+# Listed explicitly, because `is_global` of Python differs between versions, treats multicast as global and the shared
+# address space (100.64/10) as not private, and ignores IPv4 addresses embedded in IPv6 ones.
 _DENIED: Final[tuple[Network, ...]] = tuple(
     ip_network(text)
     for text in (
@@ -52,61 +52,63 @@ _DENIED: Final[tuple[Network, ...]] = tuple(
         "ff00::/8",
     )
 )
-_PUBLIC_SIX: Final = ip_network("2000::/3")  # nothing else is given out
-_PART: Final = re.compile(r"0[xX][0-9a-fA-F]*|[0-9]+")
+_PUBLIC_IPV6: Final = ip_network("2000::/3")  # IANA allocates no other global addresses
+_NUMBER_PART: Final = re.compile(r"0[xX][0-9a-fA-F]*|[0-9]+")
 
 
 def is_allowed(address: Address, allowed: Iterable[Network] = ()) -> bool:
-    """Whether this address may be called: it is public, or in a network that the operator permits."""
-    address = plain(address)
-    if _in(address, allowed):
+    """Whether this address may be called: it is public, or in a network that the operator allows."""
+    address = unmap_ipv4(address)
+    if _is_in(address, allowed):
         return True
-    if isinstance(address, IPv6Address) and (address.scope_id or address not in _PUBLIC_SIX):
+    if isinstance(address, IPv6Address) and (address.scope_id or address not in _PUBLIC_IPV6):
         return False
-    return address.is_global and not address.is_multicast and not _in(address, _DENIED)
+    return address.is_global and not address.is_multicast and not _is_in(address, _DENIED)
 
 
 def is_permitted(address: Address, allowed: Iterable[Network]) -> bool:
-    """Whether the operator has named this address, so that it may be called without TLS too."""
-    return _in(plain(address), allowed)
+    """Whether the operator explicitly allows this address; such an address may also be called without TLS."""
+    return _is_in(unmap_ipv4(address), allowed)
 
 
-def plain(address: Address) -> Address:
-    """An IPv4 address that is written as IPv6 is judged as what it is."""
+def unmap_ipv4(address: Address) -> Address:
+    """Returns the IPv4 address of an IPv4-mapped IPv6 address, and other addresses unchanged."""
     if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
         return address.ipv4_mapped
     return address
 
 
-def read_networks(written: Sequence[str]) -> tuple[Network, ...]:
-    """The operator's list."""
+def parse_networks(written: Sequence[str]) -> tuple[Network, ...]:
+    """Parses the networks of the setting egress_allow. Raises ConfigError."""
     networks: list[Network] = []
     for text in written:
         try:
             networks.append(ip_network(text.strip()))
         except ValueError as error:
             raise ConfigError(
-                f"egress_allow cannot have {text!r}: {error}", hint="write networks like 10.1.0.0/16 or fd00::/8"
+                f"egress_allow contains {text!r}: {error}", hint="use networks such as 10.1.0.0/16 or fd00::/8"
             ) from None
     return tuple(networks)
 
 
 def looks_numeric(host: str) -> bool:
-    """Whether some resolver would take this host for a number rather than a name."""
-    return _PART.fullmatch(host.rpartition(".")[2]) is not None
+    """Whether some resolver would read this host as an IP address rather than a name."""
+    return _NUMBER_PART.fullmatch(host.rpartition(".")[2]) is not None
 
 
-def read_number(host: str) -> Address | None:
-    """What resolvers make of a host of numbers: up to four parts, in tens, eights or sixteens; the last fills up."""
+def parse_numeric_host(host: str) -> Address | None:
+    """Returns the address that resolvers derive from a numeric host: up to four parts, decimal, octal or
+    hexadecimal; the last part fills the remaining bytes. None if it is not an address.
+    """
     try:
         return ip_address(host)
     except ValueError:
         pass
     parts = host.split(".")
-    if len(parts) > 4 or not all(_PART.fullmatch(part) for part in parts):
+    if len(parts) > 4 or not all(_NUMBER_PART.fullmatch(part) for part in parts):
         return None
     try:
-        *heads, last = [_number(part) for part in parts]
+        *heads, last = [_parse_number(part) for part in parts]
     except ValueError:
         return None
     if any(head > 255 for head in heads) or last >= 256 ** (4 - len(heads)):
@@ -114,11 +116,11 @@ def read_number(host: str) -> Address | None:
     return IPv4Address(sum(head << 8 * (3 - place) for place, head in enumerate(heads)) + last)
 
 
-def _number(part: str) -> int:
+def _parse_number(part: str) -> int:
     if part[:2] in ("0x", "0X"):
         return int(part[2:] or "0", 16)
     return int(part, 8) if part.startswith("0") else int(part)
 
 
-def _in(address: Address, networks: Iterable[Network]) -> bool:
+def _is_in(address: Address, networks: Iterable[Network]) -> bool:
     return any(address.version == network.version and address in network for network in networks)

@@ -1,1 +1,1 @@
-"""The scheduler: holds shards by lease and fires what is due in them."""
+"""The scheduler process: holds leases on shards and fires the jobs that are due in them."""

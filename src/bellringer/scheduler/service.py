@@ -1,4 +1,4 @@
-"""The scheduler process: a list of chores, each a loop around one step."""
+"""The scheduler process: a list of background loops, each around one step of the engine."""
 
 from __future__ import annotations
 
@@ -12,56 +12,66 @@ from functools import partial
 from typing import Final
 from uuid import uuid4
 
-from bellringer import faults
 from bellringer.clock import Clock, DatabaseClock
-from bellringer.dispatch import HOME, Post
-from bellringer.leases import LEASE, Holding, LeaseKeeper
-from bellringer.lifecycle import prune as pruning
-from bellringer.lifecycle.backfill import Turn, backfill
-from bellringer.lifecycle.operate import Turn as OperationsTurn
-from bellringer.lifecycle.operate import operate
-from bellringer.lifecycle.prune import Retention
-from bellringer.lifecycle.reap import SILENCE
-from bellringer.lifecycle.tick import Pace, ring, tick
-from bellringer.loops import Wake, every
-from bellringer.scheduler.dispatcher import Dispatcher, bring_home
-from bellringer.scheduler.lookout import AHEAD, Lookout
-from bellringer.scheduler.shards import Shards
-from bellringer.scheduler.steward import Steward
-from bellringer.scheduler.watchman import Watchman
-from bellringer.scheduler.wheel import TimeIndex, Wheel
-from bellringer.store import forecast, queue, tz
-from bellringer.store.cohorts import Fired, Hand
-from bellringer.store.leases import Beat
-from bellringer.store.names import Names
-from bellringer.store.pool import Store
-from bellringer.store.wakeups import CANCELS, HANDS, RUNS, SHARDS, WORK, Wakeups, hear, read_instant
+from bellringer.core import fault_injection
+from bellringer.core.background_loops import Wake, run_every
+from bellringer.core.broker import UNSEND_AFTER, BrokerBackend
+from bellringer.core.leases import LEASE_DURATION, Holding, LeaseKeeper
+from bellringer.core.time_index import TimeIndex
+from bellringer.engine import prune as pruning
+from bellringer.engine.backfill import BackfillCursor, run_backfills
+from bellringer.engine.operations import OperationCursor, run_operations
+from bellringer.engine.prune import Retention
+from bellringer.engine.reap import WORKER_SILENCE
+from bellringer.engine.tick import TickLimits, fire_timers, max_timers, tick
+from bellringer.scheduler.broker_dispatcher import Dispatcher, unsend_all
+from bellringer.scheduler.due_cohorts import POLL_AHEAD, CohortPoller, DueHeap
+from bellringer.scheduler.maintenance import Maintenance
+from bellringer.scheduler.monitoring import Monitoring
+from bellringer.scheduler.shards import HeldShards
+from bellringer.store import forecast, queue, tzdata
+from bellringer.store.cohorts import Cohort, TickOutcome
+from bellringer.store.connection_pool import Store
+from bellringer.store.interned_names import Catalog
+from bellringer.store.leases import NodeHeartbeat
+from bellringer.store.wakeups import (
+    CANCELS_CHANNEL,
+    COHORTS_CHANNEL,
+    RUNS_CHANNEL,
+    SHARDS_RELEASED,
+    WORK_CHANNEL,
+    Wakeups,
+    format_instants,
+    listen,
+    parse_work_hint,
+)
 from bellringer.telemetry import CLOCK_SKEW, FIRE_LATENESS, FIRES, MISSED, STALE, TICK_SECONDS, log
 
 _Step = Callable[[], Awaitable[object]]
 
-POLL: Final = 0.5
-KEEP: Final = 1.0  # seconds between two looks at the leases, at most: so soon a standby takes over
-MOST_HINTS: Final = 20
-FEWEST, MOST_STRIDE = 4, 8_000
-PASSES: Final = 10  # of backfilling, before it rests
+POLL_SECONDS: Final = 0.5
+IDLE_POLL_SECONDS: Final = 1.0
+IDLE_AFTER_SECONDS: Final = 30.0
+IDLE_SLOWDOWN: Final = 4.0  # by this factor, background steps are rarer while nothing happens
+RENEW_SECONDS: Final = 1.0  # maximum time between two lease renewals; bounds the time until a standby takes over
+MIN_TICK_COHORTS, MAX_TICK_COHORTS = 4, 8_000
+UNNEEDED_STEP_SECONDS: Final = 5.0  # between passes of a step that has nothing to do
+MAX_PASSES: Final = 10  # of backfills or operations, before their loop sleeps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerSettings:
-    """How a scheduler goes about its work."""
-
     name: str = ""
     version: str = ""
-    pace: Pace = field(default_factory=Pace)
+    pace: TickLimits = field(default_factory=TickLimits)
     retention: Retention = field(default_factory=Retention)
-    lease: timedelta = LEASE
-    silence: timedelta = SILENCE
+    lease: timedelta = LEASE_DURATION
+    silence: timedelta = WORKER_SILENCE
     region: str | None = None
 
 
 class Scheduler:
-    """One node. Nodes are equal; each fires what is due in the shards that it holds."""
+    """One scheduler node. All nodes are equal; each fires the due cohorts and timers of the shards that it holds."""
 
     def __init__(
         self,
@@ -69,35 +79,42 @@ class Scheduler:
         keeper: LeaseKeeper,
         clock: Clock,
         settings: SchedulerSettings,
-        post: Post | None = None,
+        broker: BrokerBackend | None = None,
         index: TimeIndex | None = None,
     ) -> None:
         self._store = store
-        self._names = Names(store)
+        self._catalog = Catalog(store)
         self._keeper = keeper
         self._clock = clock
-        self._time = DatabaseClock(clock)
+        self._database_clock = DatabaseClock(clock)
         self._settings = settings
-        self._dispatcher = Dispatcher(store, post, clock, self._time.now, self._sends) if post else None
-        self._node_id = uuid4()  # new with every start: token and holder together are never granted twice
-        self._watchman = Watchman(store, self._names)
-        self._steward = Steward(store, self._names, clock, self._time.now, settings.retention, settings.silence)
-        self._wheel = Wheel()
-        self._lookout = Lookout(store, self._names, self._wheel, self._time, clock, index)
-        self._turn = Turn()
-        self._operations = OperationsTurn()
+        self._dispatcher = (
+            Dispatcher(store, broker, clock, self._database_clock.now, self._dispatches_pool) if broker else None
+        )
+        self._node_id = uuid4()  # new at every start, so that a (holder, token) pair is never granted twice
+        self._monitoring = Monitoring(store, self._catalog)
+        self._maintenance = Maintenance(
+            store, self._catalog, clock, self._database_clock.now, settings.retention, settings.silence
+        )
+        self._due_heap = DueHeap()
+        self._poller = CohortPoller(store, self._catalog, self._due_heap, self._database_clock, clock, index)
+        self._backfill_cursor = BackfillCursor()
+        self._operation_cursor = OperationCursor()
         self._wake = Wake()
         self._shards_free = Wake()
+        self._step_wakes: dict[str, Wake] = {}
         self._wakeups = Wakeups(store, clock)
         self._polled_at = float("-inf")
-        self._stride = 2_000
+        self._active_at = clock.monotonic()
+        self._idle_wakes: list[Wake] = []
+        self._tick_size = 2_000
         self.fired = 0
         self.refused = 0
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until asked to stop, then hand over the shards."""
-        self._total = await self._names.shards()
-        self._shards = Shards(
+        """Work until `stop` is set, then release the shards."""
+        self._total = await self._catalog.shard_count()
+        self._shards = HeldShards(
             self._store,
             self._keeper,
             self._node_id,
@@ -105,77 +122,127 @@ class Scheduler:
             self._clock,
             self._settings.lease,
         )
-        await pruning.make_days(self._store, await self._store.now())
-        async with asyncio.TaskGroup() as chores:
-            loops = [chores.create_task(loop) for loop in self._chores()]
+        await pruning.create_partitions(self._store, await self._store.now())
+        async with asyncio.TaskGroup() as group:
+            loops = [group.create_task(loop) for loop in self._loops()]
             await stop.wait()
             for loop in loops:
                 loop.cancel()
         if self._dispatcher is not None:
             await self._dispatcher.close()
         await self._shards.leave()
-        await self._wakeups.send(HANDS, SHARDS)
-        await self._lookout.close()
+        await self._wakeups.send(COHORTS_CHANNEL, SHARDS_RELEASED)
+        await self._poller.close()
 
-    def _chores(self) -> Sequence[Coroutine[None, None, None]]:
+    def _loops(self) -> Sequence[Coroutine[None, None, None]]:
         lease = self._settings.lease.total_seconds()
         return [
-            every(min(lease / 5, KEEP), self._keep, name="keep", wake=self._shards_free),
+            run_every(min(lease / 5, RENEW_SECONDS), self._renew_leases, name="keep", wake=self._shards_free),
             self._keeper.watch(self._shards_free.set),
-            every(0.0, self._fire, name="fire"),
-            every(0.5, self._backfill, name="backfill"),
-            every(1.0, self._for_all(self._steward.reap), name="reap"),
-            every(2.0, self._for_all(self._steward.sweep), name="sweep"),
-            every(0.25, self._for_all(self._steward.decide), name="decide"),
-            every(0.25, self._for_all(self._steward.stop), name="stop"),
-            every(1.0, self._for_all(self._steward.resume), name="resume"),
-            every(2.0, self._for_all(self._watchman.watch), name="watch"),
-            every(5.0, self._for_all(self._watchman.compare), name="compare"),
-            every(5.0, self._for_all(self._watchman.route), name="route"),
-            every(5.0, self._for_all(self._watchman.recover), name="recover"),
-            every(1.0, self._for_all(self._watchman.announce), name="announce"),
-            every(0.5, self._operate, name="operate"),
-            every(5.0, self._retime, name="retime"),
-            every(3600.0, self._watchman.check_rules, name="check rules"),
-            every(600.0, self._make_days, name="make days"),
-            every(3600.0, self._for_all(self._steward.prune), name="prune"),
-            every(2.0, self._for_all(self._steward.seal), name="seal"),
-            every(60.0, self._tidy, name="tidy"),
-            every(1.0, self._recount, name="recount"),
-            *self._sending(),
+            run_every(0.0, self._fire, name="fire"),
+            self._unless_idle(0.25, self._wake_steps, name="wake steps"),
+            self._when_needed("backfill", self._backfill),
+            run_every(1.0, self._on_shard_zero(self._maintenance.reap), name="reap"),
+            self._unless_idle(2.0, self._on_shard_zero(self._maintenance.sweep), name="sweep"),
+            self._when_needed("decide", self._on_shard_zero(self._maintenance.decide)),
+            self._when_needed("stop", self._on_shard_zero(self._maintenance.stop)),
+            self._when_needed("resume", self._on_shard_zero(self._maintenance.resume)),
+            self._unless_idle(2.0, self._on_shard_zero(self._maintenance.finish), name="finish"),
+            self._unless_idle(2.0, self._on_shard_zero(self._monitoring.watch), name="watch"),
+            self._unless_idle(5.0, self._on_shard_zero(self._monitoring.compare), name="compare"),
+            self._unless_idle(5.0, self._on_shard_zero(self._monitoring.find_stuck), name="find stuck"),
+            self._unless_idle(5.0, self._on_shard_zero(self._monitoring.route), name="route"),
+            self._unless_idle(5.0, self._on_shard_zero(self._monitoring.recover), name="recover"),
+            self._when_needed("announce", self._on_shard_zero(self._monitoring.announce)),
+            self._when_needed("operate", self._operate),
+            self._unless_idle(5.0, self._retime, name="retime"),
+            run_every(3600.0, self._monitoring.check_rules, name="check rules"),
+            run_every(600.0, self._make_days, name="make days"),
+            run_every(3600.0, self._on_shard_zero(self._maintenance.prune), name="prune"),
+            self._unless_idle(2.0, self._on_shard_zero(self._maintenance.seal), name="seal"),
+            run_every(60.0, self._tidy, name="tidy"),
+            self._unless_idle(1.0, self._recount, name="recount"),
+            *self._dispatch_loops(),
         ]
 
-    def _sending(self) -> Sequence[Coroutine[None, None, None]]:
+    def _when_needed(self, name: str, step: _Step) -> Coroutine[None, None, None]:
+        """The loop of a step that `steps_with_work` names when it has something to do."""
+        self._step_wakes[name] = Wake()
+        return run_every(
+            UNNEEDED_STEP_SECONDS, step, name=name, wake=self._step_wakes[name], slowdown=self._idle_slowdown
+        )
+
+    async def _wake_steps(self) -> None:
+        """Wake the loops of steps that have something to do: one query instead of one for each step."""
+        for step in await queue.steps_with_work(self._store, sorted(self._shards.holding().tokens)):
+            self._step_wakes[step].set()
+            self._note_activity()
+
+    def _unless_idle(self, seconds: float, step: _Step, *, name: str) -> Coroutine[None, None, None]:
+        """The loop of a step that is rarer while nothing happens."""
+        wake = Wake()
+        self._idle_wakes.append(wake)
+        return run_every(seconds, step, name=name, wake=wake, slowdown=self._idle_slowdown)
+
+    def _idle_slowdown(self) -> float:
+        return IDLE_SLOWDOWN if self._is_idle() else 1.0
+
+    def _is_idle(self) -> bool:
+        """Whether nothing was fired, sent or changed for a while."""
+        return self._clock.monotonic() - self._active_at > IDLE_AFTER_SECONDS
+
+    def _note_activity(self) -> None:
+        """Return from idle: the steps that were rarer run now."""
+        was_idle, self._active_at = self._is_idle(), self._clock.monotonic()
+        if was_idle:
+            for wake in self._idle_wakes:
+                wake.set()
+
+    def _dispatch_loops(self) -> Sequence[Coroutine[None, None, None]]:
         if self._dispatcher is None:
             return [
-                every(HOME.total_seconds(), self._for_all(partial(bring_home, self._store)), name="bring home"),
-                hear(self._store, self._clock, {HANDS: self._hint}),
+                run_every(
+                    UNSEND_AFTER.total_seconds(),
+                    self._on_shard_zero(partial(unsend_all, self._store)),
+                    name="bring home",
+                ),
+                listen(
+                    self._store,
+                    self._clock,
+                    {COHORTS_CHANNEL: self._hint, WORK_CHANNEL: lambda _: self._note_activity()},
+                ),
             ]
-        work = self._dispatcher.hint
+        dispatcher = self._dispatcher
+
+        def hint_dispatcher(payload: str) -> None:
+            self._note_activity()
+            dispatcher.hint(parse_work_hint(payload))
+
         return [
-            self._dispatcher.run(),
-            hear(self._store, self._clock, {HANDS: self._hint, WORK: lambda payload: work(read_instant(payload))}),
+            dispatcher.run(),
+            listen(self._store, self._clock, {COHORTS_CHANNEL: self._hint, WORK_CHANNEL: hint_dispatcher}),
         ]
 
-    def _sends(self, pool_id: int) -> bool:
-        """Whether this node sends a pool's work to the broker: it does if it holds the pool's shard."""
+    def _dispatches_pool(self, pool_id: int) -> bool:
+        """Whether this node sends the runs of a pool to the broker: the holder of the pool's shard does."""
         return pool_id % self._total in self._shards.holding().tokens
 
     def _hint(self, payload: str) -> None:
-        if payload == SHARDS:
+        if payload == SHARDS_RELEASED:
             self._shards_free.set()
             return
+        self._note_activity()
         self._polled_at = float("-inf")
-        self._lookout.forget()
+        self._poller.request_full_poll()
         self._wake.set()
 
     # Shards
 
-    async def _keep(self) -> None:
-        skew = self._time.skew().total_seconds()
+    async def _renew_leases(self) -> None:
+        skew = self._database_clock.skew().total_seconds()
         CLOCK_SKEW.set(skew)
-        await self._shards.keep(
-            Beat(
+        await self._shards.maintain(
+            NodeHeartbeat(
                 node_id=self._node_id,
                 name=self._settings.name or f"{socket.gethostname()}-{os.getpid()}",
                 host=socket.gethostname(),
@@ -193,122 +260,142 @@ class Scheduler:
     # Firing
 
     async def _fire(self) -> None:
-        """Fire all that is due, pass by pass, then sleep to the next strike or the next poll."""
-        while await self._pass():
+        """Fire all due cohorts and timers, pass by pass, then sleep until the next due time or poll."""
+        while await self._fire_once():
             pass
-        await self._wake.wait(self._rest())
+        await self._wake.wait(self._sleep_seconds())
 
-    def _rest(self) -> float:
-        poll = self._polled_at + POLL - self._clock.monotonic()
-        strike = self._wheel.next_strike()
-        if strike is None:
-            return max(min(poll, POLL), 0.01)
-        until = (strike - self._settings.pace.lead - self._time.now()).total_seconds()
-        return max(min(poll, until, POLL), 0.001)
+    def _sleep_seconds(self) -> float:
+        interval = self._poll_seconds()
+        poll = self._polled_at + interval - self._clock.monotonic()
+        due_at = self._due_heap.next_due_at()
+        if due_at is None:
+            return max(min(poll, interval), 0.01)
+        until = (due_at - self._settings.pace.lead - self._database_clock.now()).total_seconds()
+        return max(min(poll, until, interval), 0.001)
 
-    async def _pass(self) -> bool:
-        """One bounded pass; True: there may be more."""
-        async with self._shards.at_work:
+    def _poll_seconds(self) -> float:
+        return IDLE_POLL_SECONDS if self._is_idle() and self._poller.may_poll_rarely else POLL_SECONDS
+
+    async def _fire_once(self) -> bool:
+        """Do one bounded pass. Returns True if there may be more to fire."""
+        async with self._shards.ticking:
             holding = self._shards.holding()
             if not holding.tokens:
                 return False
-            self._wheel.keep(holding.tokens.keys())
-            rung = await self._poll(holding.tokens)
-            fired = Fired()
-            if rung:
-                self._lookout.moved(rung)
-                fired = await ring(self._store, holding, rung, self._settings.pace)
-                self._count(fired, self._time.now())
-                await self._announce(fired.strikes)
-            hands = self._wheel.take(self._time.now() + self._settings.pace.lead, self._stride)
-            more_timers = fired.moved >= self._settings.pace.most
+            self._due_heap.keep(holding.tokens.keys())
+            timer_shards = await self._poll(holding.tokens)
+            fired = TickOutcome()
+            if timer_shards:
+                self._poller.mark_changed(timer_shards)
+                fault_injection.fault_point("fire_timers.checked")  # as for `tick.checked` below
+                fired = await fire_timers(self._store, holding, timer_shards, self._settings.pace)
+                self._count(fired, self._database_clock.now())
+                if fired.first_due_at is not None:
+                    self._observe_lateness(fired.first_due_at)
+            cohorts = self._due_heap.take(self._database_clock.now() + self._settings.pace.lead, self._tick_size)
+            more_timers = fired.moved >= max_timers(self._settings.pace)
             if more_timers:
                 self._polled_at = float("-inf")
-            if not hands:
+            if not cohorts:
                 return more_timers
-            faults.point("tick.checked")  # from here on only the token protects
-            await self._strike(holding, hands)
+            fault_injection.fault_point("tick.checked")  # from here on, only the fencing token protects the write
+            await self._tick(holding, cohorts)
             return True
 
     async def _poll(self, tokens: Mapping[int, int]) -> list[int]:
-        """Look for what strikes soon, at most twice a second; answers the shards that have a timer due."""
-        if self._clock.monotonic() - self._polled_at < POLL:
+        """Fill the heap of due cohorts, at most twice a second. Returns the shards that have a timer that is due soon.
+
+        An idle scheduler polls less often, so it looks further ahead; the first timer that it sees ends the idleness.
+        """
+        interval, lead = self._poll_seconds(), self._settings.pace.lead
+        if self._clock.monotonic() - self._polled_at < interval:
             return []
         self._polled_at = self._clock.monotonic()
-        seen = await self._lookout.look(tokens, self._settings.pace.lead)
+        timers_within = lead + timedelta(seconds=interval - POLL_SECONDS)
+        seen = await self._poller.poll(tokens, lead, timers_within=timers_within)
         if seen.more:
-            self._polled_at = float("-inf")  # look again as soon as these are done
-        return seen.rung
+            self._polled_at = float("-inf")  # poll again as soon as these are done
+        if seen.timer_shards or len(self._due_heap):
+            self._note_activity()
+        return seen.timer_shards
 
-    async def _strike(self, holding: Holding, hands: Sequence[Hand]) -> None:
-        self._lookout.moved({hand.shard for hand in hands})
-        started, now = self._clock.monotonic(), self._time.now()
-        rules = await tz.tz_id(self._store)
-        ticked = await tick(self._store, self._names, holding, hands, now, self._settings.pace, rules)
+    async def _tick(self, holding: Holding, cohorts: Sequence[Cohort]) -> None:
+        self._poller.mark_changed({cohort.shard for cohort in cohorts})
+        started, now = self._clock.monotonic(), self._database_clock.now()
+        rules = await tzdata.local_tz_id(self._store)
+        ticked = await tick(self._store, self._catalog, holding, cohorts, now, self._settings.pace, rules)
         fired = ticked.fired
         TICK_SECONDS.observe(self._clock.monotonic() - started)
-        self._count(fired, hands[0].next_at)
+        self._count(fired, cohorts[0].next_at)
         if fired.fired:
-            await self._announce({hand.next_at for hand in hands[: fired.moved + fired.cut]})
-        if fired.missed:
-            MISSED.inc(fired.missed)
-            log.info("occurrences were missed and are recorded as gaps", hands=fired.moved, missed=fired.missed)
-        if ticked.stale or (fired.cut and not fired.fired):  # memory was wrong, or it jumps on, to a goal it has now
+            await self._wake_workers(ticked.due_instants)
+        if ticked.stale or (fired.cut and not fired.fired):  # the heap was stale, or a fast-forward continues
             self._polled_at = float("-inf")
-        horizon = now + self._settings.pace.lead + AHEAD
-        self._wheel.put(hand for hand in ticked.hands if hand.next_at <= horizon)
-        self._fit(len(hands), fired)
+        horizon = now + self._settings.pace.lead + POLL_AHEAD
+        self._due_heap.put(cohort for cohort in ticked.cohorts if cohort.next_at <= horizon)
+        self._adjust_tick_size(len(cohorts), min(fired.moved, len(cohorts)), fired.fired)
 
-    async def _announce(self, instants: Collection[datetime]) -> None:
-        """Tell the workers when what was born may be claimed."""
-        for instant in sorted(instants)[:MOST_HINTS]:
-            FIRE_LATENESS.observe(max((self._time.now() - instant).total_seconds(), 0.0))
-            await self._wakeups.send(WORK, instant.isoformat())
+    async def _wake_workers(self, instants: Collection[datetime]) -> None:
+        """Send workers the times at which new runs become claimable."""
+        for instant in instants:
+            self._observe_lateness(instant)
+        await self._wakeups.send(WORK_CHANNEL, format_instants(instants))
 
-    def _fit(self, given: int, fired: Fired) -> None:
-        """Give the next call about as many hands as it can fire: it counts the members of all that it is given."""
-        if fired.moved < given and fired.fired * 2 > self._settings.pace.most:
-            self._stride = max(FEWEST, fired.moved + fired.moved // 4)
-        elif fired.moved == given and fired.fired * 2 < self._settings.pace.most:
-            self._stride = min(MOST_STRIDE, self._stride * 2)
+    def _observe_lateness(self, due_at: datetime) -> None:
+        FIRE_LATENESS.observe(max((self._database_clock.now() - due_at).total_seconds(), 0.0))
 
-    def _count(self, fired: Fired, at: datetime) -> None:
+    def _adjust_tick_size(self, given: int, moved: int, fired: int) -> None:
+        """Adjust the number of cohorts of the next tick to what one call can fire: a tick counts the members of all
+        cohorts that it is given, even of those that exceed its limit."""
+        if moved < given and fired * 2 > self._settings.pace.max_runs:
+            self._tick_size = max(MIN_TICK_COHORTS, moved + moved // 4)
+        elif moved == given and fired * 2 < self._settings.pace.max_runs:
+            self._tick_size = min(MAX_TICK_COHORTS, self._tick_size * 2)
+
+    def _count(self, fired: TickOutcome, at: datetime) -> None:
         self.fired += fired.fired
         FIRES.inc(fired.fired)
+        _count_missed(fired.missed)
         if fired.refused:
             self.refused += 1
             STALE.labels("scheduler").inc()
-            log.warning("a stale write was refused", shards=sorted(fired.refused), at=at.isoformat())
+            log.warning(
+                "write rejected: another node holds these shards", shards=sorted(fired.refused), at=at.isoformat()
+            )
             self._shards.lost(fired.refused)
 
     async def _backfill(self) -> None:
-        """Work off what is still to be run of the past, behind live work."""
-        for _ in range(PASSES):
+        """Create runs of backfills and catch-ups."""
+        for _ in range(MAX_PASSES):
             now = await self._store.now()
-            born = await backfill(self._store, self._names, self._shards.holding(), now, self._turn)
-            if born:
-                self.fired += born
-                FIRES.inc(born)
-                await self._wakeups.send(WORK, now.isoformat())
-            if not self._turn.more:
+            created = await run_backfills(
+                self._store, self._catalog, self._shards.holding(), now, self._backfill_cursor
+            )
+            _count_missed(self._backfill_cursor.missed)
+            if created:
+                self.fired += created
+                FIRES.inc(created)
+                await self._wakeups.send(WORK_CHANNEL, now.isoformat())
+            if not self._backfill_cursor.more:
                 return
 
     async def _operate(self) -> None:
-        """Work off what somebody asked to be done to many; nodes pass by what another one has in hand."""
+        """Process bulk operations. An operation that another node is processing is skipped."""
         done = 0
-        for _ in range(PASSES):
-            done += await operate(self._store, self._names, self._operations)
-            if not self._operations.more:
+        for _ in range(MAX_PASSES):
+            done += await run_operations(self._store, self._catalog, self._operation_cursor)
+            if not self._operation_cursor.more:
                 break
         if done:
-            await self._wakeups.send(WORK, self._time.now().isoformat())
-            await self._wakeups.send(CANCELS)
-            await self._wakeups.send(HANDS)
-            await self._wakeups.send(RUNS)
+            await self._wakeups.send(WORK_CHANNEL, self._database_clock.now().isoformat())
+            await self._wakeups.send(CANCELS_CHANNEL)
+            await self._wakeups.send(COHORTS_CHANNEL)
+            await self._wakeups.send(RUNS_CHANNEL)
 
-    # What one node does for all: the one that holds shard 0
+    # Cluster-wide steps, done by the node that holds shard 0
 
-    def _for_all(self, step: _Step) -> _Step:
+    def _on_shard_zero(self, step: _Step) -> _Step:
         async def guarded() -> None:
             if 0 in self._shards.holding().tokens:
                 await step()
@@ -316,17 +403,23 @@ class Scheduler:
         return guarded
 
     async def _make_days(self) -> None:
-        await pruning.make_days(self._store, await self._store.now())
+        await pruning.create_partitions(self._store, await self._store.now())
 
     async def _retime(self) -> None:
-        if await self._watchman.retime(self._shards.holding()):
-            self._hint("")  # the hands in memory stand elsewhere now
+        if await self._monitoring.retime(self._shards.holding()):
+            self._hint("")  # the due times in the heap have changed
 
     async def _tidy(self) -> None:
         if 0 in self._shards.holding().tokens:
             await queue.rearm_orphans(self._store)
-        await pruning.tidy(self._store, sorted(self._shards.holding().tokens))
+        await pruning.delete_empty_cohorts(self._store, sorted(self._shards.holding().tokens))
 
     async def _recount(self) -> None:
-        """One of the shards a second, each once a minute: so the forecast need not count jobs."""
-        await forecast.recount(self._store, sorted(self._shards.holding().tokens))
+        """Recount the jobs of one held shard, for the forecast. Each shard is recounted about once a minute."""
+        await forecast.recount_oldest_shard(self._store, sorted(self._shards.holding().tokens))
+
+
+def _count_missed(missed: int) -> None:
+    if missed:
+        MISSED.inc(missed)
+        log.warning("missed occurrences recorded as gaps", missed=missed)

@@ -1,4 +1,4 @@
-"""Which shards this node holds: it renews them, takes its fair share, and hands over what is too much."""
+"""The shards that this node holds: renews their leases, takes the node's fair share, and releases surplus shards."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from datetime import timedelta
 from uuid import UUID
 
 from bellringer.clock import Clock
+from bellringer.core.leases import LEASE_DURATION, Holding, LeaseKeeper
+from bellringer.core.shard_balance import Peer, Rebalance, Want, plan_rebalance
 from bellringer.errors import Unavailable
-from bellringer.leases import LEASE, Holding, LeaseKeeper, Peer, Plan, Want, plan
 from bellringer.store import leases
-from bellringer.store.leases import Beat
-from bellringer.store.pool import Store
+from bellringer.store.connection_pool import Store
+from bellringer.store.leases import NodeHeartbeat
 from bellringer.telemetry import LOST_LEASES, RENEWAL_FAILURES, SHARDS_HELD, TAKEOVERS, log
 
 
-class Shards:
-    """The node's holding. It trusts a lease for less time than the database grants it, counted from before it asked."""
+class HeldShards:
+    """The leases of this node. They expire here earlier than in the database: the time counts from before the request
+    and is shortened by a fifth."""
 
     def __init__(
         self,
@@ -28,7 +30,7 @@ class Shards:
         node_id: UUID,
         shards: int,
         clock: Clock,
-        lease: timedelta = LEASE,
+        lease: timedelta = LEASE_DURATION,
     ) -> None:
         self._store = store
         self._keeper = keeper
@@ -37,44 +39,44 @@ class Shards:
         self._clock = clock
         self._lease = lease
         self._tokens: dict[int, int] = {}
-        self._trusted_until = 0.0
+        self._valid_until = 0.0
         self._waits_for: str | None = None
-        self.at_work = asyncio.Lock()  # a tick is under way; shards are not let go under it
+        self.ticking = asyncio.Lock()  # held during a tick; shards are not released meanwhile
 
     def holding(self) -> Holding:
-        """What may be fired now: nothing, once the trust in the leases has run out."""
-        trusted = self._clock.monotonic() < self._trusted_until
-        return Holding(self._node_id, dict(self._tokens) if trusted else {})
+        """Return the shards that can be fired now; none if the leases have expired."""
+        valid = self._clock.monotonic() < self._valid_until
+        return Holding(self._node_id, dict(self._tokens) if valid else {})
 
     def lost(self, shards: Collection[int]) -> None:
-        """The fence says that others hold these."""
+        """Remove shards that another node holds, according to the fencing check."""
         for shard in shards:
             self._tokens.pop(shard, None)
         LOST_LEASES.inc(len(shards))
         SHARDS_HELD.set(len(self._tokens))
 
-    async def keep(self, beat: Beat) -> None:
-        """One pass: renew, say that this node lives, then take or let go until the share is fair.
+    async def maintain(self, beat: NodeHeartbeat) -> None:
+        """Do one pass: renew leases, write the node's heartbeat, then take or release shards to hold a fair share.
 
-        Where who grants the leases cannot be asked, the node goes on to say that it lives, and what it waits for; what
-        it holds is good until the trust in it runs out.
+        If the lease service is unavailable, the node still writes its heartbeat, with the reason. Its leases stay valid
+        until they expire.
         """
-        asked = self._clock.monotonic()
-        if self._tokens and asked > self._trusted_until:
-            RENEWAL_FAILURES.inc()  # this pass comes too late
-        renewed = await self._asked(self._renew())
+        requested_at = self._clock.monotonic()
+        if self._tokens and requested_at > self._valid_until:
+            RENEWAL_FAILURES.inc()  # the leases have expired before this pass
+        renewed = await self._try(self._renew())
         if renewed:
-            self._trusted_until = asked + self._lease.total_seconds() * 0.8
-        await leases.beat(self._store, replace(beat, waits_for=self._waits_for or beat.waits_for))
-        if renewed and await self._asked(self._share(beat.region)) and self._waits_for is not None:
-            log.info("leases are granted again", held=len(self._tokens))
+            self._valid_until = requested_at + self._lease.total_seconds() * 0.8
+        await leases.record_heartbeat(self._store, replace(beat, waits_for=self._waits_for or beat.waits_for))
+        if renewed and await self._try(self._rebalance(beat.region)) and self._waits_for is not None:
+            log.info("the lease service is available again", held=len(self._tokens))
             self._waits_for = None
         SHARDS_HELD.set(len(self._tokens))
 
-    async def _asked(self, question: Awaitable[None]) -> bool:
-        """Whether the keeper could be asked; if not, that is told once in the log, and with every heartbeat."""
+    async def _try(self, request: Awaitable[None]) -> bool:
+        """Await a request to the lease service. Returns False if the service is unavailable; logs that once."""
         try:
-            await question
+            await request
         except Unavailable as error:
             if self._waits_for is None:
                 self._waits_for = f"{error.message} since {self._clock.now():%Y-%m-%d %H:%M:%S}Z"
@@ -82,24 +84,24 @@ class Shards:
             return False
         return True
 
-    async def _share(self, region: str | None) -> None:
-        live = await leases.live(self._store, self._lease)
+    async def _rebalance(self, region: str | None) -> None:
+        live = await leases.live_nodes(self._store, self._lease)
         wanted = await self._plan(Peer(self._node_id, region), live)
         if wanted.drop:
-            await self._let_go(wanted.drop)
+            await self._release(wanted.drop)
         for want in wanted.wants:
-            taken = await self._keeper.acquire(self._node_id, want.most, want.among)
+            taken = await self._keeper.acquire(self._node_id, want.count, want.among)
             self._tokens.update(taken)
             TAKEOVERS.inc(len(taken))
             if taken:
-                log.info("shards taken", taken=len(taken), held=len(self._tokens), nodes=len(live))
+                log.info("shards acquired", taken=len(taken), held=len(self._tokens), nodes=len(live))
 
-    async def _plan(self, me: Peer, live: list[Peer]) -> Plan:
-        if self._keeper.divides:
+    async def _plan(self, me: Peer, live: list[Peer]) -> Rebalance:
+        if self._keeper.shares_shards:
             regions = await leases.regions(self._store)
-            return plan(me, live, self._shards, regions, self._tokens.keys())
+            return plan_rebalance(me, live, self._shards, regions, self._tokens.keys())
         missing = tuple(s for s in range(self._shards) if s not in self._tokens)
-        return Plan(wants=(Want(len(missing), missing),) if missing else ())
+        return Rebalance(wants=(Want(len(missing), missing),) if missing else ())
 
     async def _renew(self) -> None:
         tokens = dict(self._tokens)
@@ -109,19 +111,19 @@ class Shards:
             RENEWAL_FAILURES.inc(1 if tokens else 0)
             raise
         if gone := tokens.keys() - held:
-            log.warning("shards were taken by another node", shards=len(gone))
+            log.warning("shards lost to another node", shards=len(gone))
             self.lost(gone)
 
-    async def _let_go(self, shards: Collection[int]) -> None:
-        async with self.at_work:
+    async def _release(self, shards: Collection[int]) -> None:
+        async with self.ticking:
             tokens = {shard: self._tokens.pop(shard) for shard in shards if shard in self._tokens}
             await self._keeper.release(self._node_id, tokens)
-        log.info("shards handed over", shards=len(tokens), held=len(self._tokens))
+        log.info("shards released", shards=len(tokens), held=len(self._tokens))
 
     async def leave(self) -> None:
-        """Hand over everything at once, so that others need not wait for the leases to end."""
-        with suppress(Unavailable):  # then the leases end by themselves
-            await self._let_go(list(self._tokens))
+        """Release all shards, so that other nodes need not wait until the leases expire."""
+        with suppress(Unavailable):  # the leases expire anyway
+            await self._release(list(self._tokens))
         await self._keeper.close()
-        await leases.leave(self._store, self._node_id)
+        await leases.remove_node(self._store, self._node_id)
         SHARDS_HELD.set(0)

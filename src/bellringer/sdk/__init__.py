@@ -1,1 +1,1 @@
-"""What a Python program imports: its app, and handles on tasks, jobs and runs."""
+"""The Python SDK: apps, and handles of tasks, workflows, jobs and runs."""

@@ -1,40 +1,52 @@
-"""An app: the tasks of a program, the schedules that it declares, and its way to the engine."""
+"""`App`: declares the tasks, workflows and schedules of a program, and connects them to the engine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from importlib import import_module
 from types import TracebackType
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
 from bellringer.clock import SystemClock
+from bellringer.core.apps import AppVersion, OrphanPolicy
+from bellringer.core.jobs import BUILT_IN_TASKS, DEFAULT_PRIORITY, Definition, check_name
+from bellringer.core.messages import Message
+from bellringer.core.policies import After, Delivery
+from bellringer.core.retry_policy import Retry
+from bellringer.core.tasks import Duration, Isolation, Registry, Task, make_task
+from bellringer.durations import parse_duration
 from bellringer.errors import Conflict, InvalidInput
-from bellringer.jobs import BUILT_IN, DEFAULT_PRIORITY, Definition, check_name
-from bellringer.policies import Delivery, Retry
 from bellringer.schedule import Schedule
+from bellringer.sdk.app_identity import check_version, find_version, module_of
 from bellringer.sdk.arguments import bind, by_name, takes_workflow
-from bellringer.sdk.connection import Connection
-from bellringer.sdk.handles import Jobs, Runs
-from bellringer.sdk.misuse import check_schedules, refuse_unknown
-from bellringer.sdk.policies import POLICIES, Policies, read_policies
-from bellringer.sdk.sending import TaskHandle, definition_of
+from bellringer.sdk.connection import ServiceCall, ServiceConnection
+from bellringer.sdk.handles import Jobs, RunHandle, Runs
+from bellringer.sdk.policies import POLICIES, Policies, read_policies, split_triggers
+from bellringer.sdk.task_handle import TaskHandle, check_message, definition_of, send_items
+from bellringer.sdk.usage_errors import read_choice, refuse_unknown
 from bellringer.sdk.workflows import Declares, WorkflowHandle
-from bellringer.tasks import Duration, Isolation, Registry, Task, task_from
 from bellringer.worker.context import Context
+
+if TYPE_CHECKING:
+    from bellringer.engine.declare import AppDeclaration
+    from bellringer.sdk.service import Service
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_TASK: Final = (
-    "delivery", "expected_duration", "heartbeat", "isolation", "name", "pool", "priority", "retry", "tags", "timeout",
+_TASK_OPTIONS: Final = (
+    "capture_output", "delivery", "expected_duration", "expires_in", "heartbeat", "isolation", "keep_result", "name",
+    "pool", "priority", "retry", "tags", "timeout",
 )  # fmt: skip
-_WORKFLOW: Final = ("max_parallel", "name", "pool", "priority", "tags", "timeout")
-_SCHEDULE: Final = ("args", "kwargs", "name", "tags", *POLICIES)
+_WORKFLOW_OPTIONS: Final = ("max_parallel", "name", "pool", "priority", "tags", "timeout")
+_SCHEDULE_OPTIONS: Final = ("args", "expires_in", "kwargs", "name", "tags", *POLICIES)
 
 
 class MakesTask(Protocol):
-    """A decorator that makes a task of a function, with its context or without, or of what is one already."""
+    """The type of `@app.task(…)` and `@app.schedule(…)`: accepts a function, a task or a workflow."""
 
     @overload
     def __call__(self, function: WorkflowHandle, /) -> WorkflowHandle: ...
@@ -48,7 +60,7 @@ class MakesTask(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Declared:
-    """One use of @app.schedule. The task is asked late: a decorator above may still give it options."""
+    """One use of @app.schedule. Reads the task late, because a decorator above may still change its options."""
 
     handle: TaskHandle[..., Any] | WorkflowHandle
     name: str | None
@@ -62,22 +74,56 @@ class _Declared:
 
 
 class App:
-    """The tasks of one program, as one tenant. It connects at the first use, and again after a fork.
+    """The tasks, workflows and schedules of a program.
 
-    The database is the one given, or that of BELLRINGER_DSN, or that of a `bellringer dev` in this folder.
+        app = App()
+
+        @app.schedule(cron("30 2 * * *", tz="Europe/Paris"))
+        @app.task(retry=5)
+        def nightly_report(days: int = 1) -> None: ...
+
+        nightly_report.send(days=7)  # run it once, on a worker
+
+    The app connects to the database on first use, and again after a fork. The database is `dsn`, or BELLRINGER_DSN,
+    or that of a `bellringer dev` in this folder.
+
+    A `name` makes the app the owner of the jobs that it declares. `version` orders its deployments: an old process
+    that starts again does not undo what a newer version declared. By default it is BELLRINGER_APP_VERSION, or the
+    version of the installed package. `orphans` (keep, pause or delete) says what happens to jobs that the code no
+    longer declares. Both need a name; without one, the app is named after its module.
     """
 
-    def __init__(self, dsn: str | None = None, *, tenant: str = "default", name: str | None = None) -> None:
+    def __init__(
+        self,
+        dsn: str | None = None,
+        *,
+        tenant: str = "default",
+        name: str | None = None,
+        version: str | None = None,
+        orphans: OrphanPolicy | str = OrphanPolicy.KEEP,
+    ) -> None:
+        self._module = module_of(sys._getframe(1))  # noqa: SLF001 - as logging and warnings do
+        self._version = None if version is None else check_version(version)
+        self._orphans = read_choice(orphans, OrphanPolicy, what="orphans")
+        self._is_named = name is not None
+        if name is None and (version is not None or self._orphans is not OrphanPolicy.KEEP):
+            option = "orphans" if version is None else "version"
+            hint = "other programs may have a module of the same name; write App(name=…)"
+            raise InvalidInput(
+                f"{option} needs a name of the app", hint=hint, pointer="/name", code="conflicting_fields"
+            )
         self.registry = Registry()
-        self.connection = Connection(dsn, tenant=tenant, name=name or "bellringer app")
+        self.connection = ServiceConnection(dsn, tenant=tenant, name=check_name(name or self._module, what="app name"))
         self.jobs = Jobs(self.connection, self.registry, lambda: [d.name for d in self.definitions()])
         self.runs = Runs(self.connection)
+        self.is_superseded = False  # the last declaration was refused: a newer version of the app is current
         self._declared: list[_Declared] = []
+        self._job_names: set[str] = set()  # of the declared jobs, in lower case
         self._workflows: list[WorkflowHandle] = []
 
     @property
     def dsn(self) -> str:
-        """Where its database is; raises ConfigError if nobody has said."""
+        """The URL of the database. Raises ConfigError if none is configured."""
         return self.connection.dsn
 
     @property
@@ -88,7 +134,14 @@ class App:
     def name(self) -> str:
         return self.connection.name
 
-    # Declaring
+    @cached_property
+    def version(self) -> str:
+        """The version that orders the declarations of this app; "" if it is not known, or the app has no name."""
+        if not self._is_named:
+            return ""
+        return find_version(self._module) if self._version is None else self._version
+
+    # Declarations
 
     @overload
     def task(self, function: TaskHandle[P, R], /) -> TaskHandle[P, R]: ...
@@ -109,12 +162,19 @@ class App:
         heartbeat: Duration | None = None,
         retry: Retry | int | None = None,
         delivery: Delivery | str = Delivery.AT_LEAST_ONCE,
+        expires_in: Duration | None = None,
+        keep_result: bool = False,
         isolation: Isolation = "auto",
         tags: Sequence[str] = (),
+        capture_output: bool = True,
     ) -> MakesTask: ...
     def task(self, function: Any = None, /, **options: Any) -> Any:
-        """Make a task of a function: `@app.task`, or `@app.task(pool="io", retry=5)`."""
-        refuse_unknown({name: 1 for name in options if name not in _TASK}, _TASK, of="@app.task")
+        """Turn a function into a task: `@app.task`, or `@app.task(pool="io", retry=5)`.
+
+        The function may be `def` or `async def`. If its first parameter is annotated as `Context`, it receives the
+        context of the run.
+        """
+        refuse_unknown({name: 1 for name in options if name not in _TASK_OPTIONS}, _TASK_OPTIONS, of="@app.task")
         if function is not None:
             return self._make(function, options)
         return lambda function: self._make(function, options)
@@ -134,57 +194,106 @@ class App:
         tags: Sequence[str] = (),
     ) -> Callable[[Declares], WorkflowHandle]: ...
     def workflow(self, function: Any = None, /, **options: Any) -> Any:
-        """Make a workflow of a function that declares its nodes: it is called at once, and never again.
+        """Turn a function that declares nodes into a workflow. The function is called once, at import.
 
-        It becomes a job, with the schedules above it or without any.
+            @app.workflow
+            def etl(wf: Workflow, region: str = "eu"):
+                files = wf.add(extract, region)
+                return wf.add(load, wf.map(transform, files))
+
+        The workflow becomes a job, with the schedules declared above it, or without any.
         """
-        refuse_unknown({name: 1 for name in options if name not in _WORKFLOW}, _WORKFLOW, of="@app.workflow")
+        refuse_unknown(
+            {name: 1 for name in options if name not in _WORKFLOW_OPTIONS}, _WORKFLOW_OPTIONS, of="@app.workflow"
+        )
         if function is not None:
             return self._flow(function, options)
         return lambda function: self._flow(function, options)
 
     def schedule(
         self,
-        schedule: Schedule,
-        *more: Schedule,
+        schedule: Schedule | After,
+        *more: Schedule | After,
         name: str | None = None,
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         tags: Sequence[str] = (),
+        expires_in: Duration | None = None,
         **policies: Unpack[Policies],
     ) -> MakesTask:
-        """Declare a job of a task, above or below `@app.task`, or of a workflow, above `@app.workflow`.
+        """Declare a job that runs a task or a workflow by schedule: `@app.schedule(every("5m"), name="sync")`, or when
+        a run of another job ends: `@app.schedule(after("extract"))`.
 
-        Workers register it when they start.
+        Use it above or below `@app.task`, and above `@app.workflow`. Workers register the job when they start. Without
+        a name, the job is named like the task. The policies (`misfire`, `overlap`, `jitter`, …) are those of a job.
         """
-        refuse_unknown({name: 1 for name in policies if name not in POLICIES}, _SCHEDULE, of="@app.schedule")
-        check_schedules((schedule, *more), of="@app.schedule")
-        of_job = {"schedules": (schedule, *more), "tags": tuple(tags), **read_policies(policies)}
-        called = None if name is None else check_name(name)
-        return lambda function: self._declare(function, called, of_job, args, kwargs or {})  # type: ignore[return-value]
+        refuse_unknown({name: 1 for name in policies if name not in POLICIES}, _SCHEDULE_OPTIONS, of="@app.schedule")
+        triggers = split_triggers((schedule, *more), of="@app.schedule")
+        of_job = {**triggers, "tags": tuple(tags), **read_policies(policies)}
+        if expires_in is not None:
+            of_job["expires_in"] = parse_duration(expires_in, what="expires_in")
+        job_name = None if name is None else check_name(name)
+        return lambda function: self._declare(function, job_name, of_job, args, kwargs or {})  # type: ignore[return-value]
 
     def definitions(self) -> list[Definition]:
-        """The jobs that @app.schedule declares, and workflows that it does not."""
+        """The jobs of all @app.schedule declarations, and of workflows without a schedule."""
         unscheduled = [workflow.definition() for workflow in self._workflows if not workflow.jobs]
-        return [*(declared.definition() for declared in self._declared), *unscheduled]
+        found = [*(declared.definition() for declared in self._declared), *unscheduled]
+        names = [definition.name for definition in found]
+        return [_with_full_upstream(definition, names) for definition in found]
 
-    # At work
+    # Operation
 
     def declare(self) -> int:
-        """Register the declared jobs, as workers do at their start; answers how many had to change."""
-        definitions = self.definitions()
-        return self.connection.run(lambda desk: desk.declare(definitions), instead="`await app.adeclare()`")
+        """Declare the jobs of this app, as workers do when they start. Returns the number of created or changed jobs.
+
+        The declaration is complete: other jobs that this app has declared before become orphans. If a newer version
+        of the app is current, nothing is changed.
+        """
+        return self.connection.run(self._declaration(), instead="`await app.adeclare()`").changed
 
     async def adeclare(self) -> int:
-        definitions = self.definitions()
-        return await self.connection.call(lambda desk: desk.declare(definitions))
+        return (await self.connection.call(self._declaration())).changed
+
+    def _declaration(self) -> ServiceCall[AppDeclaration]:
+        app = AppVersion(name=self.name, version=self.version, orphans=self._orphans, is_named=self._is_named)
+        definitions, tasks = self.definitions(), self.registry.names()
+
+        async def declare(service: Service) -> AppDeclaration:
+            done = await service.declare(app, definitions, tasks)
+            self.is_superseded = done.superseded_by is not None
+            return done
+
+        return declare
+
+    @overload
+    def send_many(self, messages: Iterable[Message], *, atomic: Literal[True] = True) -> list[RunHandle]: ...
+    @overload
+    def send_many(self, messages: Iterable[Message], *, atomic: bool) -> list[RunHandle | InvalidInput]: ...
+    def send_many(self, messages: Iterable[Message], *, atomic: bool = True) -> Any:
+        """Send messages of several tasks, and return their runs in order; see `TaskHandle.send_many`.
+
+        app.send_many([charge.message(7), remind.options(delay="2h").message(7)])
+        """
+        return self.connection.run(self._send_many(messages, atomic), instead="`await app.asend_many(…)`")
+
+    @overload
+    async def asend_many(self, messages: Iterable[Message], *, atomic: Literal[True] = True) -> list[RunHandle]: ...
+    @overload
+    async def asend_many(self, messages: Iterable[Message], *, atomic: bool) -> list[RunHandle | InvalidInput]: ...
+    async def asend_many(self, messages: Iterable[Message], *, atomic: bool = True) -> Any:
+        return await self.connection.call(self._send_many(messages, atomic))
+
+    def _send_many(self, messages: Iterable[Message], atomic: bool) -> ServiceCall[list[RunHandle | InvalidInput]]:
+        read = partial(check_message, hint="create it with task.message(…)")
+        return send_items(self.connection, list(messages), read, atomic=atomic)
 
     def run_worker(self, pools: Mapping[str, int] | None = None, **options: Any) -> None:
-        """Serve this app's tasks in this process until it is told to stop: `app.run_worker({"io": 8})`."""
-        import_module("bellringer.assembly").run_worker(self, pools=pools, **options)
+        """Run a worker in this process until SIGTERM or Ctrl-C: `app.run_worker({"io": 8})`."""
+        import_module("bellringer.process_assembly").run_worker(self, pools=pools, **options)
 
     def close(self) -> None:
-        """Let go of the database; the next use connects again."""
+        """Close the connections to the database. The next use opens them again."""
         self.connection.close()
 
     async def aclose(self) -> None:
@@ -210,27 +319,27 @@ class App:
         return f"<App {self.name!r}, {len(self.registry.names())} tasks>"
 
     def _make(self, function: Any, options: Mapping[str, Any]) -> TaskHandle[..., Any]:
-        if isinstance(function, TaskHandle):  # @app.schedule stood below, and has made a task of it already
+        if isinstance(function, TaskHandle):  # an @app.schedule below has already made it a task
             function.task = self._add(function.task.function, options)
             return function
         return TaskHandle(self._add(function, options), self.connection)
 
     def _add(self, function: Any, options: Mapping[str, Any]) -> Task:
         if isinstance(function, WorkflowHandle) or takes_workflow(function):
-            hint = "write @app.workflow directly above its function, and @app.schedule above that"
+            hint = "use @app.workflow directly above the function, and @app.schedule above it"
             raise InvalidInput(f"{function!r} is a workflow, not a task", hint=hint, pointer="/function", code="type")
-        task = task_from(function, **options)
-        if task.name in BUILT_IN:  # its runs would be handed what others have servers call, or run as nodes
+        task = make_task(function, **options)
+        if task.name in BUILT_IN_TASKS:  # the worker would receive runs of the built-in task
             hint = "give it another name="
             raise InvalidInput(f"{task.name} is a built-in task", hint=hint, pointer="/name", code="name_reserved")
         return self.registry.add(task)
 
     def _flow(self, function: Any, options: Mapping[str, Any]) -> WorkflowHandle:
         if isinstance(function, TaskHandle | WorkflowHandle):
-            hint = "write @app.workflow directly above the function, and @app.schedule above that"
-            raise InvalidInput(f"{function!r} is declared already", hint=hint, pointer="/function", code="type")
+            hint = "use @app.workflow directly above the function, and @app.schedule above it"
+            raise InvalidInput(f"{function!r} is already declared", hint=hint, pointer="/function", code="type")
         handle = WorkflowHandle(function, self.connection, self.registry, **options)
-        handle.definition().checked(SystemClock().now())
+        handle.definition().validate(SystemClock().now())
         self._refuse_second(handle.name)
         self._workflows.append(handle)
         return handle
@@ -244,25 +353,34 @@ class App:
         kwargs: Mapping[str, Any],
     ) -> TaskHandle[..., Any] | WorkflowHandle:
         handle = function if isinstance(function, TaskHandle | WorkflowHandle) else self._make(function, {})
-        placed, named = _bind(handle, args, kwargs)
-        declared = _Declared(handle=handle, name=name, of_job={**of_job, "args": placed, "kwargs": named})
+        positional, named = _bind(handle, args, kwargs)
+        declared = _Declared(handle=handle, name=name, of_job={**of_job, "args": positional, "kwargs": named})
         definition = declared.definition()
-        # A one-shot in the past is no mistake of the code that still names it.
-        definition.checked(definition.once_at or SystemClock().now())
+        # A one-shot in the past is not an error: the code may be older than the instant.
+        definition.validate(definition.once_at or SystemClock().now())
         self._refuse_second(definition.name, besides=handle)
         self._declared.append(declared)
+        self._job_names.add(definition.name.lower())
         if isinstance(handle, WorkflowHandle):
             handle.jobs[definition.name] = named
         return handle
 
     def _refuse_second(self, name: str, besides: object = None) -> None:
-        unscheduled = [w.name for w in self._workflows if not w.jobs and w is not besides]
-        taken = [*(declared.definition().name for declared in self._declared), *unscheduled]
-        if any(other.lower() == name.lower() for other in taken):
+        unscheduled = {w.name.lower() for w in self._workflows if not w.jobs and w is not besides}
+        if name.lower() in self._job_names or name.lower() in unscheduled:
             raise Conflict(
                 f"two schedules declare the job {name!r}",
-                hint="give one of them another name=, or give both schedules to one @app.schedule",
+                hint="give one of them a different name=, or pass both schedules to one @app.schedule",
             )
+
+
+def _with_full_upstream(definition: Definition, names: Sequence[str]) -> Definition:
+    """Replace the short name of a declared upstream job, `extract`, by its full name, `etl.extract`."""
+    upstream = definition.after
+    if upstream is None or upstream.job in names:
+        return definition
+    matches = [name for name in names if name.rpartition(".")[2] == upstream.job]
+    return replace(definition, after=replace(upstream, job=matches[0])) if len(matches) == 1 else definition
 
 
 def _bind(
@@ -273,5 +391,5 @@ def _bind(
             return [], bind(handle.signature, by_name(handle.signature, args, kwargs))
         return handle.task.bind(args, kwargs)
     except InvalidInput as error:
-        hint = error.hint or "give it by args= or kwargs= of @app.schedule"
+        hint = error.hint or "pass it with args= or kwargs= of @app.schedule"
         raise InvalidInput(error.message, hint=hint, pointer=error.pointer, code=error.code) from None

@@ -1,4 +1,4 @@
-"""Nodes that run something, as they are declared: a task or another workflow, and how its runs are treated."""
+"""Builds nodes that run a task or another workflow."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from bellringer.core.call_signatures import Signature
+from bellringer.core.jobs import DEFAULT_PRIORITY
+from bellringer.core.tasks import Task, make_task
 from bellringer.errors import InvalidInput
-from bellringer.jobs import DEFAULT_PRIORITY
-from bellringer.signatures import Signature
-from bellringer.tasks import Task, task_from
-from bellringer.workflows import Graph, Node
+from bellringer.workflow import NodeSpec, WorkflowGraph
 
-Terms = Mapping[str, Any]  # pool, priority, timeout, heartbeat, retry, delivery; as far as they were given
+NodeOptions = Mapping[str, Any]  # the given ones of pool, priority, timeout, heartbeat, retry and delivery
 
 
-def given(**options: Any) -> dict[str, Any]:
+def drop_none(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def task_node(task: Task, terms: Terms) -> Node:
-    """A node that runs a task. How it is treated is written out, so that a change of the code is a new version."""
-    if terms:
-        checked = task_from(task.function, name=task.name, **terms)
-        task = replace(task, **{name: getattr(checked, name) for name in terms})
-    return Node(
+def task_node(task: Task, options: NodeOptions) -> NodeSpec:
+    """Build a node that runs a task. The graph stores all options, so that a changed default is a new version."""
+    if options:
+        checked = make_task(task.function, name=task.name, **options)
+        task = replace(task, **{name: getattr(checked, name) for name in options})
+    return NodeSpec(
         name=short_name(task),
         task=task.name,
-        pool=task.goes_to,
+        pool=task.effective_pool,
         priority=task.priority,
         timeout=task.timeout,
         heartbeat=task.heartbeat,
@@ -36,20 +36,20 @@ def task_node(task: Task, terms: Terms) -> Node:
     )
 
 
-def workflow_node(inner: Task, graph: Graph, terms: Terms) -> Node:
-    """A node that runs another workflow, which travels inside of this one. What nobody says is as in the outer one."""
-    for name in sorted(terms.keys() & {"heartbeat", "delivery"}):
-        message = f"{name} is an option of a task, and this node is a workflow"
-        raise InvalidInput(message, hint="give it to nodes of that workflow", pointer=f"/{name}", code="choice")
-    checked = task_from(inner.function, name=inner.name, **terms)
+def workflow_node(inner: Task, graph: WorkflowGraph, options: NodeOptions) -> NodeSpec:
+    """Build a node that embeds another workflow. Omitted options are those of the outer workflow."""
+    for name in sorted(options.keys() & {"heartbeat", "delivery"}):
+        message = f"{name} is not an option of workflow nodes"
+        raise InvalidInput(message, hint="use it for the nodes of that workflow", pointer=f"/{name}", code="choice")
+    checked = make_task(inner.function, name=inner.name, **options)
     own_priority = None if inner.priority == DEFAULT_PRIORITY else inner.priority
-    return Node(
+    return NodeSpec(
         name=short_name(inner),
         workflow=graph,
         pool=checked.pool or inner.pool,
-        priority=checked.priority if "priority" in terms else own_priority,
+        priority=checked.priority if "priority" in options else own_priority,
         timeout=checked.timeout or inner.timeout,
-        retry=checked.retry if "retry" in terms else None,
+        retry=checked.retry if "retry" in options else None,
     )
 
 
@@ -58,9 +58,9 @@ def short_name(task: Task) -> str:
 
 
 def refuse_taken(signature: Signature, arguments: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-    """An option that is named like an argument is an option only where the argument is given in another way."""
+    """Reject an option that may be meant as an argument of the same name."""
     for name in options:
         if name in signature.by_name and name not in arguments:
             message = f"{name}= is an option of the node, and {signature.task} has an argument of that name"
-            hint = f"give the argument by its place, or as kwargs={{{name!r}: …}}"
+            hint = f"pass the argument by position, or with kwargs={{{name!r}: …}}"
             raise InvalidInput(message, hint=hint, pointer=f"/kwargs/{name}", code="choice")

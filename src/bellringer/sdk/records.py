@@ -1,4 +1,4 @@
-"""What an app is told of a workflow run from inside."""
+"""Values that the SDK returns about the nodes of workflow runs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
-    """A node, or one element of a map: `transform[3]`. `size` is how many elements a map has, once it knows."""
+    """A node, or one element of a map: `transform[3]`. `size` is the number of elements of a map, once known."""
 
     name: str
     state: str  # blocked, queued, running, retrying, waiting, succeeded, dead, cancelled, skipped
     reason: str | None
-    run_id: str | None  # of its run, once it has one
+    run_id: str | None  # None until the node has a run
     attempt: int
     started_at: datetime | None
     finished_at: datetime | None

@@ -1,54 +1,60 @@
-"""Workflows as programs write them: a function that is called once, and says which nodes there are."""
+"""Workflows in code: a function that is called once and declares nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Concatenate, Final
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Concatenate, Final
 
-import bellringer.workflows as words
+import bellringer.workflow as workflow_model
+from bellringer.core.call_signatures import Signature
+from bellringer.core.jobs import WORKFLOW_TASK, Definition, check_name
+from bellringer.core.payload import to_plain
+from bellringer.core.policies import Delivery
+from bellringer.core.retry_policy import Retry
+from bellringer.core.tasks import Duration, Registry, Task, make_task
 from bellringer.durations import parse_duration
 from bellringer.errors import Conflict, InvalidInput
-from bellringer.jobs import WORKFLOW, Definition, check_name
-from bellringer.payload import to_plain
-from bellringer.policies import Delivery, Retry
 from bellringer.schedule.instants import read_instant, write_instant
 from bellringer.sdk.arguments import bind, by_name, read_params
-from bellringer.sdk.connection import Connection
+from bellringer.sdk.connection import ServiceConnection
 from bellringer.sdk.handles import JobHandle, RunHandle
-from bellringer.sdk.misuse import read_choice
-from bellringer.sdk.nodes import Terms, given, refuse_taken, short_name, task_node, workflow_node
-from bellringer.sdk.sending import TaskHandle, definition_of
-from bellringer.sdk.values import Branch, Node, Value
-from bellringer.signatures import Signature
-from bellringer.tasks import Duration, Registry, Task, task_from
-from bellringer.workflows import Edge, Graph, Ref, Signal, Source, Wait, When
-from bellringer.workflows.writing import canonical
+from bellringer.sdk.nodes import NodeOptions, drop_none, refuse_taken, short_name, task_node, workflow_node
+from bellringer.sdk.task_handle import TaskHandle, definition_of
+from bellringer.sdk.usage_errors import read_choice
+from bellringer.sdk.workflow_values import Branch, Value, WorkflowNode
+from bellringer.workflow import Edge, Ref, RunRule, SignalNode, ValueSource, WaitNode, WorkflowGraph
+from bellringer.workflow.serializer import canonical_json
+
+if TYPE_CHECKING:
+    from bellringer.sdk.connection import ServiceCall
+    from bellringer.sdk.service import Service
 
 AnyTask = TaskHandle[..., Any]
-After = Node | Branch | Sequence[Node | Branch]
+Predecessors = WorkflowNode | Branch | Sequence[WorkflowNode | Branch]
 Declares = Callable[Concatenate["Workflow", ...], Any]
 
-_NOTHING: Final = object()
+_UNSET: Final = object()
 
 
 class Workflow:
-    """What the function of a workflow declares its nodes with. A node that is handed to another comes before it."""
+    """Declares the nodes of a workflow. A node that is passed as an argument to another runs before it."""
 
     def __init__(self, name: str, registry: Registry) -> None:
         self.name = name
         self._registry = registry
-        self._nodes: list[words.Node] = []
+        self._nodes: list[workflow_model.NodeSpec] = []
 
     @property
     def item(self) -> Any:
-        """In the arguments of a map: the element, to be gone into or given to another argument than the first."""
-        return Value(Ref(Source.ITEM), self)
+        """In the arguments of `map`: the current element, for arguments other than the first, or for parts of it."""
+        return Value(Ref(ValueSource.ITEM), self)
 
     @property
     def index(self) -> Any:
-        """In the arguments of a map: the place of the element, from 0."""
-        return Value(Ref(Source.INDEX), self)
+        """In the arguments of `map`: the index of the element, from 0."""
+        return Value(Ref(ValueSource.INDEX), self)
 
     def add(
         self,
@@ -56,8 +62,8 @@ class Workflow:
         /,
         *args: Any,
         name: str | None = None,
-        after: After | None = None,
-        when: When | str = When.ALL_SUCCESS,
+        after: Predecessors | None = None,
+        when: RunRule | str = RunRule.ALL_SUCCESS,
         pool: str | None = None,
         priority: int | None = None,
         timeout: Duration | None = None,
@@ -66,18 +72,19 @@ class Workflow:
         delivery: Delivery | str | None = None,
         kwargs: Mapping[str, Any] | None = None,
         **arguments: Any,
-    ) -> Node:
-        """Run a task, or another workflow. Arguments that are nodes or params are filled in when their time comes.
+    ) -> WorkflowNode:
+        """Add a node that runs a task or another workflow: `wf.add(load, files, table="sales")`.
 
-        What is left out is as the task's code wants it. `kwargs` is for arguments that are named like an option.
+        Arguments that are nodes or params are replaced by their values at run time. Omitted options are those of the
+        task. Use `kwargs` for arguments that have the name of an option.
         """
-        terms = given(
+        options = drop_none(
             pool=pool, priority=priority, timeout=timeout, heartbeat=heartbeat, retry=retry, delivery=delivery
         )
         signature = _signature(what)
         named = by_name(signature, args, {**arguments, **(kwargs or {})})
-        refuse_taken(signature, named, {**terms, **given(name=name, after=after)})
-        return self._put(self._work(what, named, name, terms), after, when)
+        refuse_taken(signature, named, {**options, **drop_none(name=name, after=after)})
+        return self._put(self._work(what, named, name, options), after, when)
 
     def map(
         self,
@@ -89,8 +96,8 @@ class Workflow:
         max_items: int | None = None,
         max_parallel: int | None = None,
         name: str | None = None,
-        after: After | None = None,
-        when: When | str = When.ALL_SUCCESS,
+        after: Predecessors | None = None,
+        when: RunRule | str = RunRule.ALL_SUCCESS,
         pool: str | None = None,
         priority: int | None = None,
         timeout: Duration | None = None,
@@ -99,19 +106,20 @@ class Workflow:
         delivery: Delivery | str | None = None,
         kwargs: Mapping[str, Any] | None = None,
         **arguments: Any,
-    ) -> Node:
-        """Run it once for each element of a list: a node, a param, or a list. Its result is the list of results.
+    ) -> WorkflowNode:
+        """Add a node that runs once per element of a list (a node, a param or a list): `wf.map(transform, files)`.
 
-        The element is the first argument, or the one that `item` names, or wherever `wf.item` stands.
+        Its result is the list of results. The element is passed as the first argument, as the one named by `item`, or
+        wherever `wf.item` is used.
         """
-        terms = given(
+        options = drop_none(
             pool=pool, priority=priority, timeout=timeout, heartbeat=heartbeat, retry=retry, delivery=delivery
         )
-        of_map = given(item=item, max_items=max_items, max_parallel=max_parallel)
+        map_options = drop_none(item=item, max_items=max_items, max_parallel=max_parallel)
         signature = _signature(what)
         named = self._with_element(signature, item, {**arguments, **(kwargs or {})})
-        refuse_taken(signature, named, {**terms, **of_map, **given(name=name, after=after)})
-        node = self._work(what, named, name, terms)
+        refuse_taken(signature, named, {**options, **map_options, **drop_none(name=name, after=after)})
+        node = self._work(what, named, name, options)
         of = self._ref(over, what="the list of a map")
         return self._put(replace(node, over=of, max_items=max_items, max_parallel=max_parallel), after, when)
 
@@ -122,20 +130,20 @@ class Workflow:
         *,
         until: Any = None,
         name: str | None = None,
-        after: After | None = None,
-        when: When | str = When.ALL_SUCCESS,
-    ) -> Node:
-        """Wait so long, or until an instant: a time, or a param or a node that will say it. No worker is held by it."""
+        after: Predecessors | None = None,
+        when: RunRule | str = RunRule.ALL_SUCCESS,
+    ) -> WorkflowNode:
+        """Add a node that waits for a duration or `until` an instant, param or node result. It occupies no worker."""
         if (length is None) == (until is None):
-            hint = 'wf.wait("2h"), or wf.wait(until=…)'
-            raise InvalidInput("a wait has either a length or an end", hint=hint, pointer="/wait", code="choice")
+            hint = 'write wf.wait("2h") or wf.wait(until=…)'
+            raise InvalidInput("give either a duration or until", hint=hint, pointer="/wait", code="choice")
         if until is not None and not isinstance(until, Value):
             until = write_instant(read_instant(until, what="until", pointer="/wait/until"))
-        wait = Wait(
+        wait = WaitNode(
             None if length is None else parse_duration(length, what="wait"),
             None if until is None else self._ref(until, what="until"),
         )
-        return self._put(words.Node(name=self._name(name, "wait"), wait=wait), after, when)
+        return self._put(workflow_model.NodeSpec(name=self._name(name, "wait"), wait=wait), after, when)
 
     def signal(
         self,
@@ -143,26 +151,26 @@ class Workflow:
         /,
         *,
         timeout: Duration | None = None,
-        default: Any = _NOTHING,
+        default: Any = _UNSET,
         name: str | None = None,
-        after: After | None = None,
-        when: When | str = When.ALL_SUCCESS,
-    ) -> Node:
-        """Wait until somebody sends the run this signal; its result is what was sent.
+        after: Predecessors | None = None,
+        when: RunRule | str = RunRule.ALL_SUCCESS,
+    ) -> WorkflowNode:
+        """Add a node that waits for a signal; its result is the payload of the signal.
 
-        After the timeout it is the default, and without one the node fails.
+        After the timeout, the result is `default`; without a default, the node fails.
         """
         called = self._name(name, check_name(signal, what="signal", pointer="/signal"))
-        awaited = Signal(
+        awaited = SignalNode(
             None if called == signal else signal,
             None if timeout is None else parse_duration(timeout, what="timeout"),
-            None if default is _NOTHING else self._ref(default, what="the default of a signal"),
+            None if default is _UNSET else self._ref(default, what="the default of a signal"),
         )
-        return self._put(words.Node(name=called, signal=awaited), after, when)
+        return self._put(workflow_model.NodeSpec(name=called, signal=awaited), after, when)
 
     def undo(
         self,
-        node: Node,
+        node: WorkflowNode,
         what: AnyTask | WorkflowHandle,
         /,
         *args: Any,
@@ -176,36 +184,39 @@ class Workflow:
         kwargs: Mapping[str, Any] | None = None,
         **arguments: Any,
     ) -> None:
-        """Take back what a node has done, if the workflow run fails or is cancelled after it: the last one first."""
-        terms = given(
+        """Add a compensation: run `what` if the workflow run fails or is cancelled after `node` succeeded.
+
+        Compensations run in reverse order.
+        """
+        options = drop_none(
             pool=pool, priority=priority, timeout=timeout, heartbeat=heartbeat, retry=retry, delivery=delivery
         )
         done = self._edge(node, "").parent
         signature = _signature(what)
         named = by_name(signature, args, {**arguments, **(kwargs or {})})
-        refuse_taken(signature, named, {**terms, **given(name=name)})
-        self._put(replace(self._work(what, named, name, terms), undoes=done), None, When.ALL_SUCCESS)
+        refuse_taken(signature, named, {**options, **drop_none(name=name)})
+        self._put(replace(self._work(what, named, name, options), undoes=done), None, RunRule.ALL_SUCCESS)
 
-    def graph(self, params: Mapping[str, Ref | None], max_parallel: int | None, output: object) -> Graph:
-        """All that was declared, as the API would read it."""
-        if output is not None and not isinstance(output, Node):
-            hint = "return the node whose result is that of the workflow, or nothing"
+    def graph(self, params: Mapping[str, Ref | None], max_parallel: int | None, output: object) -> WorkflowGraph:
+        """Build and validate the graph of the declared nodes."""
+        if output is not None and not isinstance(output, WorkflowNode):
+            hint = "return the node whose result is the result of the workflow, or None"
             raise InvalidInput(f"{self.name} returns {output!r}", hint=hint, pointer="/output", code="type")
         name = None if output is None else self._edge(output, "").parent
-        made = Graph(nodes=tuple(self._nodes), params=params, max_parallel=max_parallel, output=name)
-        graph = words.read_graph(words.to_document(made))
-        words.check(graph, known_tasks=self._registry.names())
-        words.in_order(graph)
+        made = WorkflowGraph(nodes=tuple(self._nodes), params=params, max_parallel=max_parallel, output=name)
+        graph = workflow_model.parse_graph(workflow_model.to_document(made))
+        workflow_model.validate_graph(graph, known_tasks=self._registry.names())
+        workflow_model.topological_order(graph)
         return graph
 
     def _work(
-        self, what: AnyTask | WorkflowHandle, named: Mapping[str, Any], name: str | None, terms: Terms
-    ) -> words.Node:
-        """A node that runs something; of its arguments some are known, and to the others there are references."""
+        self, what: AnyTask | WorkflowHandle, named: Mapping[str, Any], name: str | None, options: NodeOptions
+    ) -> workflow_model.NodeSpec:
+        """Build a node that runs a task or workflow, with constant arguments and references."""
         node = (
-            workflow_node(what.task, what.graph, terms)
+            workflow_node(what.task, what.graph, options)
             if isinstance(what, WorkflowHandle)
-            else task_node(self._own(what), terms)
+            else task_node(self._own(what), options)
         )
         takes = {argument: self._ref(value) for argument, value in named.items() if isinstance(value, Value)}
         known = bind(_signature(what), named, later=takes)
@@ -214,45 +225,45 @@ class Workflow:
     def _own(self, handle: AnyTask) -> Task:
         known = self._registry.get(handle.name)
         if known is None or known.function is not handle.task.function:
-            hint = "declare it with the app of the workflow"
+            hint = "declare the task with the app of the workflow"
             raise InvalidInput(f"{handle.name} is a task of another app", hint=hint, code="unknown_task")
         return handle.task
 
     def _with_element(self, signature: Signature, item: str | None, named: Mapping[str, Any]) -> Mapping[str, Any]:
-        placed = (Source.ITEM, Source.INDEX)
+        placed = (ValueSource.ITEM, ValueSource.INDEX)
         if item is None and any(isinstance(value, Value) and value.ref.source in placed for value in named.values()):
-            return named  # it stands where it was put
+            return named  # the element is used explicitly
         name = item or next(iter(signature.by_name), None)
         if name is None or name in named:
             message = f"no argument of {signature.task} is left for the element"
-            raise InvalidInput(message, hint="say with item= which one it is, or put wf.item there", code="choice")
+            raise InvalidInput(message, hint="name the argument with item=, or use wf.item", code="choice")
         return {name: self.item, **named}
 
-    def _put(self, node: words.Node, after: After | None, when: When | str) -> Node:
-        parents = [after] if isinstance(after, Node | Branch) else after or ()
+    def _put(self, node: workflow_model.NodeSpec, after: Predecessors | None, when: RunRule | str) -> WorkflowNode:
+        parents = [after] if isinstance(after, WorkflowNode | Branch) else after or ()
         edges = tuple(self._edge(parent, node.name) for parent in parents)
-        self._nodes.append(replace(node, after=edges, when=read_choice(when, When, what="when")))
-        return Node(node.name, self)
+        self._nodes.append(replace(node, after=edges, when=read_choice(when, RunRule, what="when")))
+        return WorkflowNode(node.name, self)
 
     def _edge(self, parent: object, child: str) -> Edge:
         node = parent.node if isinstance(parent, Branch) else parent
-        if not isinstance(node, Node):
-            hint = "name what wf.add, wf.map, wf.wait or wf.signal gave"
-            raise InvalidInput(f"{node!r} is no node", hint=hint, pointer="/after", code="type")
-        return Edge(self._ref(node).name, child, canonical(parent.value) if isinstance(parent, Branch) else None)
+        if not isinstance(node, WorkflowNode):
+            hint = "pass the return value of wf.add, wf.map, wf.wait or wf.signal"
+            raise InvalidInput(f"{node!r} is not a node", hint=hint, pointer="/after", code="type")
+        return Edge(self._ref(node).name, child, canonical_json(parent.value) if isinstance(parent, Branch) else None)
 
     def _ref(self, value: Any, *, what: str = "") -> Ref:
-        """A reference to what is yet to come, or to a value that is known already."""
+        """A reference to a value known at run time, or a constant."""
         if not isinstance(value, Value):
-            return Ref(Source.VALUE, value=to_plain(value, what=what))
+            return Ref(ValueSource.VALUE, value=to_plain(value, what=what))
         if isinstance(value.owner, Workflow) and value.owner is not self:
-            message = f"{value!r} is of the workflow {value.owner.name}, not of {self.name}"
-            hint = "add that workflow to this one, and take its result"
+            message = f"{value!r} belongs to the workflow {value.owner.name}, not to {self.name}"
+            hint = "add that workflow as a node, and use its result"
             raise InvalidInput(message, hint=hint, code="unknown_node")
         return value.ref
 
     def _name(self, wanted: str | None, usual: str) -> str:
-        """A name that was chosen, or the usual one: a second node of that name has a number."""
+        """The given name, or the default name; a number is appended if a node already has it."""
         if wanted is not None:
             return check_name(wanted)
         taken, name, number = {node.name for node in self._nodes}, usual, 1
@@ -263,52 +274,84 @@ class Workflow:
 
 
 class WorkflowHandle:
-    """A workflow of an app. Its job is declared with the app's others, with a schedule or without."""
+    """A workflow of an app, registered as a job: `etl.trigger(region="eu")`."""
 
     def __init__(
         self,
         function: Declares,
-        connection: Connection,
+        connection: ServiceConnection,
         registry: Registry,
         *,
         name: str | None = None,
         max_parallel: int | None = None,
         **options: Any,
     ) -> None:
-        read = task_from(function, name=WORKFLOW if name else None, **options)
+        read = make_task(function, name=WORKFLOW_TASK if name else None, **options)
         if read.is_async:
-            hint = "write it as a plain function: it is called once, to declare nodes"
+            hint = "use a plain def function: it is called once, to declare nodes"
             raise InvalidInput(f"{read.name} is async", hint=hint, pointer="/function", code="type")
         self.name = check_name(name) if name else read.name
-        self.task = replace(read, name=WORKFLOW)
-        self.jobs: dict[str, Mapping[str, Any]] = {}  # those that schedules declare, with their params
+        self.task = replace(read, name=WORKFLOW_TASK)
+        self.jobs: dict[str, Mapping[str, Any]] = {}  # the scheduled jobs of this workflow, with their params
         self._connection = connection
         self.__name__ = short_name(read)
         self.__doc__ = read.doc
         builder = Workflow(self.name, registry)
         self.signature, params, handles = read_params(function, self.name, builder)
         self.graph = builder.graph(params, max_parallel, function(builder, **handles))
-        self.document = words.to_document(self.graph)
+        self.document = workflow_model.to_document(self.graph)
 
     @property
     def job(self) -> JobHandle:
-        """Its job, where it is one only."""
+        """The job of the workflow. Raises Conflict if it has several."""
         if len(self.jobs) > 1 and self.name not in self.jobs:
-            hint = f"say which: app.jobs[{next(iter(self.jobs))!r}]"
+            hint = f"choose one: app.jobs[{next(iter(self.jobs))!r}]"
             raise Conflict(f"{self.name} is the workflow of the jobs {', '.join(self.jobs)}", hint=hint)
         name = self.name if self.name in self.jobs else next(iter(self.jobs), self.name)
         return JobHandle(name, self._connection, Registry())
 
     def trigger(self, **params: Any) -> RunHandle:
-        """Run it now, with these params; the others are as its job says, or have their defaults."""
+        """Run the workflow now. Omitted params are those of the job, or their defaults."""
         return self.job.trigger(**self._bound(params))
 
     async def atrigger(self, **params: Any) -> RunHandle:
         return await self.job.atrigger(**self._bound(params))
 
+    def send(self, **params: Any) -> RunHandle:
+        """Run the workflow once, without a job: nothing needs to be registered, and no policy of a job applies."""
+        return PreparedWorkflow(self, self._connection).send(**params)
+
+    async def asend(self, **params: Any) -> RunHandle:
+        return await PreparedWorkflow(self, self._connection).asend(**params)
+
+    def options(
+        self,
+        *,
+        at: datetime | str | None = None,
+        delay: Duration | None = None,
+        key: str | None = None,
+        priority: int | None = None,
+        timeout: Duration | None = None,
+    ) -> PreparedWorkflow:
+        """Options of one send: `etl.options(delay="5m", key="eu-2030-01-01").send(region="eu")`.
+
+        Another send of this workflow with the same key within a day creates no run, and returns the first one.
+        """
+        if at is not None and delay is not None:
+            raise InvalidInput("at and delay are both given", pointer="/delay", code="choice")
+        return PreparedWorkflow(
+            self,
+            self._connection,
+            at=None if at is None else read_instant(at, what="at", pointer="/at"),
+            delay=None if delay is None else parse_duration(delay, what="delay"),
+            key=None if key is None else f"{self.name} {key}",
+            priority=self.task.priority if priority is None else priority,
+            timeout=self.task.timeout if timeout is None else parse_duration(timeout, what="timeout"),
+        )
+
     def definition(self, **of_job: Any) -> Definition:
         made = definition_of(self.task, **{"name": self.name, "owner": "code", **of_job})
-        # To open it takes no time, however long its nodes run: it does not go where long runs go.
+        # The run of the workflow itself is short, however long its nodes take: it never moves to the pool `long`.
         return replace(made, workflow=self.document, routed=False)
 
     def _bound(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -319,10 +362,52 @@ class WorkflowHandle:
         return f"<workflow {self.name}>"
 
 
+@dataclass(frozen=True)
+class PreparedWorkflow:
+    """A workflow with the options of one send."""
+
+    workflow: WorkflowHandle
+    connection: ServiceConnection
+    at: datetime | None = None
+    delay: timedelta | None = None
+    key: str | None = None
+    priority: int | None = None
+    timeout: timedelta | None = None
+
+    def send(self, **params: Any) -> RunHandle:
+        return self.connection.run(self._send(params), instead="`await ….asend(…)`")
+
+    async def asend(self, **params: Any) -> RunHandle:
+        return await self.connection.call(self._send(params))
+
+    def _send(self, params: Mapping[str, Any]) -> ServiceCall[RunHandle]:
+        """Check the params now, before connecting to the database."""
+        from bellringer.engine.send import WorkflowSend  # noqa: PLC0415 - a slow import that is only needed here
+
+        task = self.workflow.task
+        request = WorkflowSend(
+            workflow=self.workflow.document,
+            params=bind(self.workflow.signature, params),
+            at=self.at,
+            delay=self.delay,
+            pool=task.effective_pool,
+            priority=task.priority if self.priority is None else self.priority,
+            timeout=self.timeout or task.timeout,
+            key=self.key,
+            is_declared=True,
+        )
+
+        async def send(service: Service) -> RunHandle:
+            sent = await service.send_workflow(request)
+            return RunHandle(sent.key, self.connection, created=sent.created)
+
+        return send
+
+
 def _signature(what: object) -> Signature:
     if isinstance(what, WorkflowHandle):
         return what.signature
     if isinstance(what, TaskHandle):
         return what.task.signature
-    hint = "give what @app.task or @app.workflow has made"
+    hint = "pass a function decorated with @app.task or @app.workflow"
     raise InvalidInput(f"a node runs a task or a workflow, not {what!r}", hint=hint, code="type")

@@ -7,8 +7,18 @@ def test_a_year_of_outages():
 
 from __future__ import annotations
 
-from bellringer.simulate.faults import Faults, Outage
-from bellringer.simulate.report import Crash, JobSums, Report
-from bellringer.simulate.run import asimulate, simulate
+from bellringer.simulate.faults import FaultPlan, Outage
+from bellringer.simulate.report import Crash, Report, SimulatedJob
+from bellringer.simulate.simulation import SimulationEstimate, asimulate, estimate, simulate
 
-__all__ = ["Crash", "Faults", "JobSums", "Outage", "Report", "asimulate", "simulate"]
+__all__ = [
+    "Crash",
+    "FaultPlan",
+    "Outage",
+    "Report",
+    "SimulatedJob",
+    "SimulationEstimate",
+    "asimulate",
+    "estimate",
+    "simulate",
+]

@@ -1,4 +1,4 @@
-"""What goes wrong in a simulation: when nobody ticks, and when a worker dies. Pure, and the same for the same seed."""
+"""Chooses the faults of a simulation: scheduler outages and worker crashes. Pure; equal seeds give equal faults."""
 
 from __future__ import annotations
 
@@ -12,31 +12,33 @@ from bellringer.durations import parse_duration
 from bellringer.errors import InvalidInput
 from bellringer.schedule.instants import read_instant, write_instant
 
-SHORTEST: Final = timedelta(minutes=10)
-LONGEST: Final = timedelta(days=3)
-OUTAGES: Final = 2  # where nobody says what is to go wrong
-CRASHES: Final = 5
-MOST: Final = 1_000
+MIN_OUTAGE: Final = timedelta(minutes=10)
+MAX_OUTAGE: Final = timedelta(days=3)
+DEFAULT_OUTAGES: Final = 2  # used if no faults are requested
+DEFAULT_CRASHES: Final = 5
+MAX_FAULTS: Final = 1_000
 _SECOND: Final = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Outage:
-    """Time without schedulers: `start` is in it, `end` is not."""
+    """A time without schedulers, from `start` up to, but not including, `end`."""
 
     start: datetime
     end: datetime
 
     @classmethod
     def read(cls, text: str, *, what: str = "outage") -> Outage:
-        """Two times, or a time and a length, with a slash between: "2025-03-01T00:00Z/2025-03-04T12:00Z", "…/3d"."""
+        """Parses two times, or a time and a duration, separated by a slash: "2025-03-01T00:00Z/2025-03-04T12:00Z",
+        "…/3d".
+        """
         first, slash, second = text.partition("/")
         if not slash:
             hint = "write it like 2025-03-01T00:00Z/2025-03-04T12:00Z or 2025-03-01/3d"
             raise InvalidInput(f"{what} {text!r} has no end", hint=hint, code="outage_invalid")
-        start = read_time(first, what=what)
+        start = parse_time(first, what=what)
         if "-" in second:
-            return cls(start, read_time(second, what=what))
+            return cls(start, parse_time(second, what=what))
         return cls(start, start + parse_duration(second, what=what))
 
     @property
@@ -45,70 +47,74 @@ class Outage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Faults:
-    """The outages, in order and apart; and the instants from which the worker dies when it next holds a run."""
+class FaultPlan:
+    """The outages, sorted and not overlapping, and the crash times. At a crash time, the worker dies as soon as it
+    holds a run.
+    """
 
     outages: Sequence[Outage] = ()
     crashes: Sequence[datetime] = ()
 
     def away(self, at: datetime) -> bool:
-        """Whether nobody ticks at this instant."""
+        """Whether no scheduler runs at this instant."""
         return any(outage.start <= at < outage.end for outage in self.outages)
 
     def next_turn(self, after: datetime) -> datetime | None:
-        """When the schedulers next go or come back."""
+        """Returns the next start or end of an outage."""
         turns = (turn for outage in self.outages for turn in (outage.start, outage.end) if turn > after)
         return min(turns, default=None)
 
 
-def read_time(value: datetime | str, *, what: str) -> datetime:
-    """An instant; a date is its midnight, and what names no zone is in UTC."""
+def parse_time(value: datetime | str, *, what: str) -> datetime:
+    """Parses an instant. A date means its midnight, and a time without a zone is in UTC."""
     try:
         moment = datetime.fromisoformat(value) if isinstance(value, str) else value
     except ValueError:
-        return read_instant(value, what=what)  # which says what is wrong with it
+        return read_instant(value, what=what)  # raises an error that describes the problem
     return read_instant(moment if moment.tzinfo else moment.replace(tzinfo=UTC), what=what)
 
 
 def choose_faults(
     start: datetime, end: datetime, *,
     given: Sequence[Outage | str] = (), outages: int | None = None, crashes: int | None = None, seed: int = 0,
-) -> Faults:  # fmt: skip
-    """The outages given, and as many more and crashes as asked for; where nothing is asked for, a few of both."""
+) -> FaultPlan:  # fmt: skip
+    """Returns the given outages, plus the requested number of random outages and crashes; by default a few of both."""
     if not given and outages is None and crashes is None:
-        outages, crashes = OUTAGES, CRASHES
+        outages, crashes = DEFAULT_OUTAGES, DEFAULT_CRASHES
     for what, count in (("outages", outages), ("crashes", crashes)):
-        if count is not None and not 0 <= count <= MOST:
-            raise InvalidInput(f"{what} must be from 0 to {MOST:,}, not {count}", pointer=f"/{what}", code="limit")
+        if count is not None and not 0 <= count <= MAX_FAULTS:
+            raise InvalidInput(
+                f"{what} must be from 0 to {MAX_FAULTS:,}, not {count}", pointer=f"/{what}", code="limit"
+            )
     dice = random.Random(seed)  # noqa: S311 - no secret
     drawn = _draw_outages(dice, start, end, outages or 0)
-    wanted = [_inside(o if isinstance(o, Outage) else Outage.read(o), start, end) for o in given]
+    wanted = [_check_inside(o if isinstance(o, Outage) else Outage.read(o), start, end) for o in given]
     moments = sorted(start + (end - start) * dice.random() for _ in range(crashes or 0))
-    return Faults(outages=_apart([*drawn, *wanted]), crashes=moments)
+    return FaultPlan(outages=_merge_overlapping([*drawn, *wanted]), crashes=moments)
 
 
 def _draw_outages(dice: random.Random, start: datetime, end: datetime, count: int) -> list[Outage]:
-    """One in each equal part of the span; their lengths spread from the shortest to the longest."""
+    """Draws one outage in each equal part of the span; the lengths spread from MIN_OUTAGE to MAX_OUTAGE."""
     if not count:
         return []
     part = (end - start) / count
-    longest = min(LONGEST, part / 2)
-    shortest = min(SHORTEST, longest)
+    longest = min(MAX_OUTAGE, part / 2)
+    shortest = min(MIN_OUTAGE, longest)
     ranks = dice.sample(range(count), count)
     drawn = []
     for number, rank in enumerate(ranks):
-        length = max(_whole(shortest * (longest / shortest) ** ((rank + dice.random()) / count)), _SECOND)
-        begin = start + part * number + _whole((part - length) * 0.9 * dice.random())
+        length = max(_whole_seconds(shortest * (longest / shortest) ** ((rank + dice.random()) / count)), _SECOND)
+        begin = start + part * number + _whole_seconds((part - length) * 0.9 * dice.random())
         drawn.append(Outage(begin, begin + length))
     return drawn
 
 
-def _whole(length: timedelta) -> timedelta:
+def _whole_seconds(length: timedelta) -> timedelta:
     return length // _SECOND * _SECOND
 
 
-def _inside(outage: Outage, start: datetime, end: datetime) -> Outage:
-    """Schedulers must be back before the end, or nobody records what was missed."""
+def _check_inside(outage: Outage, start: datetime, end: datetime) -> Outage:
+    """Checks that schedulers are back before the end; otherwise no scheduler records the missed occurrences."""
     if not start <= outage.start < outage.end < end:
         shown = f"{write_instant(outage.start)}/{write_instant(outage.end)}"
         raise InvalidInput(
@@ -119,8 +125,8 @@ def _inside(outage: Outage, start: datetime, end: datetime) -> Outage:
     return outage
 
 
-def _apart(outages: Iterable[Outage]) -> list[Outage]:
-    """In order; those that meet are one."""
+def _merge_overlapping(outages: Iterable[Outage]) -> list[Outage]:
+    """Sorts the outages and merges overlapping ones."""
     merged: list[Outage] = []
     for outage in sorted(outages):
         if merged and outage.start <= merged[-1].end:

@@ -1,1 +1,1 @@
-"""What is kept in PostgreSQL: its schema, and the statements that read and write it."""
+"""PostgreSQL access: connections, schema, SQL functions, and one module with its statements per noun."""

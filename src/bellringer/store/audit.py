@@ -1,4 +1,4 @@
-"""The audit in the database: its entries, and the seals that chain them."""
+"""Audit entries, and the seals that chain them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any, Final
 import asyncpg
 import msgspec
 
-from bellringer.store.pool import Store
+from bellringer.store.connection_pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("audit")
-SCAN: Final = 10_000  # entries that one look goes through
-MOST_FORGOTTEN: Final = 50  # times 100 seals; an hour has 1,800 at most
-START: Final = (0, 0)  # before every entry
+MAX_ENTRIES_SCANNED: Final = 10_000  # by one scan
+MAX_PRUNE_CALLS: Final = 50  # of 100 seals each; an hour creates at most 1,800
+FIRST_POSITION: Final = (0, 0)  # before every entry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
-    """Which entries are wanted; None: all."""
+class AuditFilter:
+    """Selects audit entries; None selects all."""
 
     who: str | None = None
     action: str | None = None
@@ -32,8 +32,8 @@ class Filter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One change; `name` is what a job is called now."""
+class AuditRow:
+    """One change; `name` is the job's present name."""
 
     audit_id: int
     at: datetime
@@ -50,16 +50,16 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """What one look has found, and behind which entry the next begins; None: there is nothing there."""
+class AuditScan:
+    """The entries found by one scan; `stop` is the entry after which the next scan continues, None at the end."""
 
-    entries: list[Entry]
+    entries: list[AuditRow]
     stop: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seal:
-    """A hash over the seal before it and the entries up to a position."""
+class SealRow:
+    """A hash over the previous seal and the entries up to a position."""
 
     seal_id: int
     last: tuple[int, int]
@@ -69,45 +69,53 @@ class Seal:
     sealed_at: datetime
 
 
-async def newest(store: Store, tenant_id: int, before: int, wanted: Filter, most: int, scan: int = SCAN) -> Look:
-    """The newest entries before one; it looks through so many, and may find fewer than are wanted."""
-    return _look(await store.pool.fetch(_SQL.newest, tenant_id, before, scan, most, *_columns(wanted)), most, scan)
+async def newest_before(
+    store: Store, tenant_id: int, before: int, wanted: AuditFilter, limit: int, scan: int = MAX_ENTRIES_SCANNED
+) -> AuditScan:
+    """Returns the newest matching entries before one. Scans at most `scan` entries, so it may return fewer than
+    `limit`.
+    """
+    return _read_scan(
+        await store.pool.fetch(_SQL.newest, tenant_id, before, scan, limit, *_columns(wanted)), limit, scan
+    )
 
 
-async def after(store: Store, tenant_id: int, behind: int, wanted: Filter, most: int, scan: int = SCAN) -> Look:
-    """The oldest entries after one, in the same way."""
-    return _look(await store.pool.fetch(_SQL.after, tenant_id, behind, scan, most, *_columns(wanted)), most, scan)
+async def oldest_after(
+    store: Store, tenant_id: int, after: int, wanted: AuditFilter, limit: int, scan: int = MAX_ENTRIES_SCANNED
+) -> AuditScan:
+    """Returns the oldest matching entries after one; bounded like `newest_before`."""
+    return _read_scan(await store.pool.fetch(_SQL.after, tenant_id, after, scan, limit, *_columns(wanted)), limit, scan)
 
 
-def _columns(wanted: Filter) -> tuple[object, ...]:
+def _columns(wanted: AuditFilter) -> tuple[object, ...]:
     return wanted.who, wanted.action, wanted.kind, wanted.target, wanted.start, wanted.end
 
 
-def _look(rows: Sequence[asyncpg.Record], most: int, scan: int) -> Look:
+def _read_scan(rows: Sequence[asyncpg.Record], limit: int, scan: int) -> AuditScan:
     stop, scanned = rows[0]["stop"], rows[0]["scanned"]
     found = [_entry(row) for row in rows if row["audit_id"] is not None]
-    if len(found) == most:
+    if len(found) == limit:
         stop = found[-1].audit_id
     elif scanned < scan:
         stop = None
-    return Look(entries=found, stop=stop)
+    return AuditScan(entries=found, stop=stop)
 
 
-def _entry(row: asyncpg.Record) -> Entry:
-    values = {name: row[name] for name in Entry.__dataclass_fields__}
+def _entry(row: asyncpg.Record) -> AuditRow:
+    values = {name: row[name] for name in AuditRow.__dataclass_fields__}
     for side in ("before", "after"):
         values[side] = None if row[side] is None else msgspec.json.decode(row[side])
-    return Entry(**values)
+    return AuditRow(**values)
 
 
-async def seal(store: Store, most: int, digest: Callable[[bytes, Sequence[Sequence[object]]], bytes]) -> int:
-    """Seal the next entries, unless another node is at it; answers how many."""
+async def add_seal(store: Store, limit: int, digest: Callable[[bytes, Sequence[Sequence[object]]], bytes]) -> int:
+    """Seals the next entries, unless another scheduler is doing so; returns how many."""
     async with store.pool.acquire() as connection, connection.transaction():
         if not await connection.fetchval(_SQL.lock):
             return 0
         row = await connection.fetchrow(_SQL.last)
         last = _seal(row) if row else None
-        rows = await connection.fetch(_SQL.unsealed, *(last.last if last else START), most)
+        rows = await connection.fetch(_SQL.unsealed, *(last.last if last else FIRST_POSITION), limit)
         if not rows:
             return 0
         before = last.hash if last else b""
@@ -116,35 +124,37 @@ async def seal(store: Store, most: int, digest: Callable[[bytes, Sequence[Sequen
     return len(rows)
 
 
-async def seals(store: Store, behind: int, most: int) -> list[Seal]:
-    """Seals after one, in their order."""
-    return [_seal(row) for row in await store.pool.fetch(_SQL.seals, behind, most)]
+async def seals_after(store: Store, after: int, limit: int) -> list[SealRow]:
+    """Returns the seals of the audit log after a seal, in the order of the hash chain."""
+    return [_seal(row) for row in await store.pool.fetch(_SQL.seals, after, limit)]
 
 
-async def newest_seals(store: Store, before: int, most: int) -> list[Seal]:
-    return [_seal(row) for row in await store.pool.fetch(_SQL.newest_seals, before, most)]
+async def newest_seals_before(store: Store, before: int, limit: int) -> list[SealRow]:
+    return [_seal(row) for row in await store.pool.fetch(_SQL.newest_seals, before, limit)]
 
 
-async def sealed(store: Store, behind: tuple[int, int], last: tuple[int, int], most: int) -> Sequence[Sequence[object]]:
-    """What a seal was made of, as it is now."""
-    return [tuple(row.values()) for row in await store.pool.fetch(_SQL.sealed, *behind, *last, most)]
+async def sealed_entries(
+    store: Store, after: tuple[int, int], last: tuple[int, int], limit: int
+) -> Sequence[Sequence[object]]:
+    """Returns the present contents of the entries that a seal covers."""
+    return [tuple(row.values()) for row in await store.pool.fetch(_SQL.sealed, *after, *last, limit)]
 
 
-async def unsealed(store: Store, behind: tuple[int, int]) -> int:
-    """How many entries wait for a seal; no more than 100,000 are counted."""
-    count: int = await store.pool.fetchval(_SQL.unsealed_count, *behind)
+async def count_unsealed(store: Store, after: tuple[int, int]) -> int:
+    """Counts the entries without a seal, up to 100,000."""
+    count: int = await store.pool.fetchval(_SQL.unsealed_count, *after)
     return count
 
 
-async def forget(store: Store, before: datetime) -> None:
-    """Delete old seals with their entries, some at a time; in all, more than are made between two calls."""
-    for _ in range(MOST_FORGOTTEN):
+async def prune(store: Store, before: datetime) -> None:
+    """Deletes old seals with their entries in small batches; more in total than are created between two calls."""
+    for _ in range(MAX_PRUNE_CALLS):
         if not await store.pool.fetchval(_SQL.forget, before):
             return
 
 
-def _seal(row: asyncpg.Record) -> Seal:
-    return Seal(
+def _seal(row: asyncpg.Record) -> SealRow:
+    return SealRow(
         seal_id=row["seal_id"],
         last=(row["last_tx"], row["last_id"]),
         count=row["count"],

@@ -1,4 +1,6 @@
-"""Backfills: occurrences of the past that are still to be run; reading them, and working them off under the fence."""
+"""Backfills and catch-ups: past occurrences that still need a run. Reads them and creates their runs under the
+leases.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +10,19 @@ from datetime import date, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from bellringer.leases import Holding
-from bellringer.store.pool import Store
+from bellringer.core.leases import Holding
+from bellringer.store.connection_pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("backfills")
-MOST_RUNNING: Final = 1_000  # unfinished runs are counted no further
-MOST_FAILED: Final = 20_000  # endings are looked through no further
-UNENDED: Final = frozenset({"running", "paused"})
+MAX_RUNNING_COUNTED: Final = 1_000
+MAX_ENDINGS_SCANNED: Final = 20_000
+OPEN_STATES: Final = frozenset({"running", "paused"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Open:
-    """A backfill that has not ended, with what decides how it goes on."""
+class OpenBackfill:
+    """A backfill that has not ended, with the facts that decide how it continues."""
 
     backfill_id: int
     shard: int
@@ -51,8 +53,8 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """Where a catch-up really starts, how many occurrences it holds, and how many were cut off before."""
+class CatchupRange:
+    """Where a catch-up starts, how many occurrences it has, and how many before the start were cut off."""
 
     start: datetime
     total: int
@@ -60,26 +62,26 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filling:
-    """The next instants of a backfill in its order; `ends`: nothing follows them."""
+class BackfillBatch:
+    """The next instants of a backfill; `is_last`: no instants follow."""
 
-    backfill: Open
-    room: int
+    backfill: OpenBackfill
+    max_runs: int
     instants: Sequence[datetime]
-    ends: bool
+    is_last: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Filled:
-    """What one call did: runs born, and backfills that came further; none of either where the fence refused it."""
+class FillResult:
+    """The result of one call: runs created, and backfills that advanced; both 0 if a lease was lost."""
 
-    made: int
+    created: int
     moved: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A backfill that somebody asks for; `total` counts the occurrences in its range."""
+class NewBackfill:
+    """A backfill to create; `total` counts the occurrences in its range."""
 
     job_id: UUID
     revision: int
@@ -93,8 +95,8 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backfill:
-    """A backfill as a person reads it."""
+class BackfillRow:
+    """A backfill as the API shows it."""
 
     backfill_id: int
     job_id: UUID
@@ -118,8 +120,8 @@ class Backfill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """What became of a backfill's runs."""
+class BackfillCounts:
+    """The states of a backfill's runs."""
 
     running: int
     succeeded: int
@@ -127,22 +129,22 @@ class Counts:
     cancelled: int
 
 
-async def unended(store: Store, shards: Sequence[int], after: int, most: int) -> list[Open]:
-    """Those that have not ended, by their numbers."""
-    rows = await store.pool.fetch(_SQL.open, shards, after, most)
-    return [Open(**{**dict(row), "schedule_ids": tuple(row["schedule_ids"])}) for row in rows]
+async def list_open(store: Store, shards: Sequence[int], after: int, limit: int) -> list[OpenBackfill]:
+    """Returns the backfills of these shards that have not ended, ordered by id."""
+    rows = await store.pool.fetch(_SQL.open, shards, after, limit)
+    return [OpenBackfill(**{**dict(row), "schedule_ids": tuple(row["schedule_ids"])}) for row in rows]
 
 
-async def ensure_days(store: Store, days: Iterable[date]) -> None:
-    """Make sure that these days have a place, asked anew every time: days of the past may be dropped again."""
+async def ensure_days_uncached(store: Store, days: Iterable[date]) -> None:
+    """Creates the partitions of these days. Not cached, because past days may be dropped again."""
     await store.pool.execute(_SQL.ensure_days, sorted(set(days)))
 
 
-async def measure(store: Store, holding: Holding, found: Mapping[Open, Measured]) -> bool:
-    """Keep what catch-ups were found to be; False if the fence refused it."""
-    shards, tokens = holding.within([b.shard for b in found])
+async def save_catchup_ranges(store: Store, holding: Holding, found: Mapping[OpenBackfill, CatchupRange]) -> int | None:
+    """Stores the ranges of catch-ups; returns how many occurrences were cut off, or None if a lease was lost."""
+    shards, tokens = holding.tokens_for([b.shard for b in found])
     row = await store.pool.fetchrow(
-        _SQL.measure,
+        _SQL.set_totals,
         holding.holder,
         shards,
         tokens,
@@ -152,40 +154,40 @@ async def measure(store: Store, holding: Holding, found: Mapping[Open, Measured]
         [m.cut for m in found.values()],
     )
     assert row is not None
-    return not row["refused"]
+    return None if row["refused"] else row["missed"]
 
 
-async def fill(store: Store, holding: Holding, fillings: Sequence[Filling]) -> Filled:
-    """Let instants become runs, and move the cursors."""
-    shards, tokens = holding.within([f.backfill.shard for f in fillings])
-    instants = [instant for f in fillings for instant in f.instants]
+async def create_runs(store: Store, holding: Holding, batches: Sequence[BackfillBatch]) -> FillResult:
+    """Creates runs for the instants and advances the backfills' cursors."""
+    shards, tokens = holding.tokens_for([f.backfill.shard for f in batches])
+    instants = [instant for f in batches for instant in f.instants]
     first, last, place = [], [], 0
-    for f in fillings:
+    for f in batches:
         first.append(place + 1)
         place += len(f.instants)
         last.append(place)
     row = await store.pool.fetchrow(
-        _SQL.fill,
+        _SQL.create_runs,
         holding.holder,
         shards,
         tokens,
-        [f.backfill.backfill_id for f in fillings],
-        [f.backfill.cursor for f in fillings],
-        [f.backfill.revision for f in fillings],
-        [f.room for f in fillings],
+        [f.backfill.backfill_id for f in batches],
+        [f.backfill.cursor for f in batches],
+        [f.backfill.revision for f in batches],
+        [f.max_runs for f in batches],
         first,
         last,
-        [f.ends for f in fillings],
+        [f.is_last for f in batches],
         instants,
         min(instants, default=None),
         max(instants, default=None),
     )
     assert row is not None
-    return Filled(made=row["made"], moved=row["moved"])
+    return FillResult(created=row["made"], moved=row["moved"])
 
 
-async def create(store: Store, a: Asked, tenant_id: int, who: str) -> int | None:
-    """The number of a new backfill; None where the job has another revision by now, or is gone."""
+async def create(store: Store, a: NewBackfill, tenant_id: int, who: str) -> int | None:
+    """Creates a backfill and returns its id; None if the job has another revision or was deleted."""
     number: int | None = await store.pool.fetchval(
         _SQL.create,
         a.job_id,
@@ -203,49 +205,51 @@ async def create(store: Store, a: Asked, tenant_id: int, who: str) -> int | None
     return number
 
 
-async def get(store: Store, backfill_id: int, tenant_id: int) -> Backfill | None:
+async def get(store: Store, backfill_id: int, tenant_id: int) -> BackfillRow | None:
     row = await store.pool.fetchrow(_SQL.get, backfill_id, tenant_id)
-    return Backfill(**dict(row)) if row else None
+    return BackfillRow(**dict(row)) if row else None
 
 
-async def listing(store: Store, tenant_id: int, job_id: UUID | None, before: int | None, most: int) -> list[Backfill]:
-    """The newest, of all jobs or of one."""
+async def list_page(
+    store: Store, tenant_id: int, job_id: UUID | None, before: int | None, limit: int
+) -> list[BackfillRow]:
+    """Returns the newest backfills of all jobs or of one."""
     if job_id is None:
-        rows = await store.pool.fetch(_SQL.list, tenant_id, before, most)
+        rows = await store.pool.fetch(_SQL.list, tenant_id, before, limit)
     else:
-        rows = await store.pool.fetch(_SQL.of_job, tenant_id, before, most, job_id)
-    return [Backfill(**dict(row)) for row in rows]
+        rows = await store.pool.fetch(_SQL.of_job, tenant_id, before, limit, job_id)
+    return [BackfillRow(**dict(row)) for row in rows]
 
 
-async def counts(store: Store, b: Backfill, tenant_id: int) -> Counts:
-    """What became of its runs, as far as they are counted: of those that ended, most ended well."""
-    running: int = await store.pool.fetchval(_SQL.running, b.backfill_id, MOST_RUNNING)
-    rows = await store.pool.fetch(_SQL.failed, b.backfill_id, tenant_id, MOST_FAILED)
+async def count_runs(store: Store, b: BackfillRow, tenant_id: int) -> BackfillCounts:
+    """Counts the runs by state. Ended runs that did not fail are taken to have succeeded."""
+    running: int = await store.pool.fetchval(_SQL.running, b.backfill_id, MAX_RUNNING_COUNTED)
+    rows = await store.pool.fetch(_SQL.failed, b.backfill_id, tenant_id, MAX_ENDINGS_SCANNED)
     failed = {row["ends_as"]: row["count"] for row in rows}
     succeeded = max(b.made - running - sum(failed.values()), 0)
     cancelled = failed.get("cancelled", 0) + failed.get("skipped", 0)
-    return Counts(running=running, succeeded=succeeded, dead=failed.get("dead", 0), cancelled=cancelled)
+    return BackfillCounts(running=running, succeeded=succeeded, dead=failed.get("dead", 0), cancelled=cancelled)
 
 
 async def pause(store: Store, backfill_id: int, tenant_id: int) -> bool:
-    answer: str = await store.pool.execute(_SQL.pause, backfill_id, tenant_id)
-    return answer != "UPDATE 0"
+    command_tag: str = await store.pool.execute(_SQL.pause, backfill_id, tenant_id)
+    return command_tag != "UPDATE 0"
 
 
 async def resume(store: Store, backfill_id: int, tenant_id: int) -> bool:
-    answer: str = await store.pool.execute(_SQL.resume, backfill_id, tenant_id)
-    return answer != "UPDATE 0"
+    command_tag: str = await store.pool.execute(_SQL.resume, backfill_id, tenant_id)
+    return command_tag != "UPDATE 0"
 
 
 async def end(store: Store, backfill_id: int, tenant_id: int, reason: str, why: str | None) -> str | None:
-    """End it before its time; answers the state that it was in, None if there is none."""
+    """Ends a backfill early; returns its previous state, None if there is no such backfill."""
     state: str | None = await store.pool.fetchval(_SQL.end, backfill_id, tenant_id, reason, why)
     return state
 
 
-async def ran(
-    store: Store, job_id: UUID, tenant_id: int, after: datetime, before: datetime, most: int
+async def instants_with_runs(
+    store: Store, job_id: UUID, tenant_id: int, after: datetime, before: datetime, limit: int
 ) -> list[tuple[datetime, bool]]:
-    """Instants at which the job has runs, and whether one of them succeeded or has not ended."""
-    rows = await store.pool.fetch(_SQL.ran, job_id, tenant_id, after, before, most)
+    """Returns instants at which the job has runs, and whether one of the runs succeeded or is unfinished."""
+    rows = await store.pool.fetch(_SQL.instants_with_runs, job_id, tenant_id, after, before, limit)
     return [(row["at"], row["good"]) for row in rows]

@@ -4,39 +4,54 @@ select * from bellringer.open_backfills($1, $2, $3)
 -- name: ensure_days
 select bellringer.ensure_days($1::date[])
 
--- name: measure
-select measured, refused from bellringer.measure($1, $2, $3, $4, $5, $6, $7)
+-- name: set_totals
+select measured, refused, missed from bellringer.set_backfill_totals($1, $2, $3, $4, $5, $6, $7)
 
--- name: fill
-select made, moved, refused from bellringer.fill($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+-- name: create_runs
+select made, moved, refused from bellringer.create_backfill_runs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 
 -- name: create
--- Of the job as the caller read it: its occurrences were counted by those schedules.
-insert into backfills (tenant_id, job_id, shard, cause, from_at, to_at, newest_first, reprocess, parallelism, rate, total, state,
-                       who, created_at, ended_at)
-select j.tenant_id, j.job_id, j.shard, 'backfill', $4, $5, $6, $7, $8, $9, $10::bigint, case when $10 = 0 then 'done' else 'running' end,
-       $11, bellringer.now(), case when $10 = 0 then bellringer.now() end
-from jobs j where j.job_id = $1 and j.tenant_id = $2 and j.revision = $3 and j.deleted_at is null
+-- Inserts nothing if the job has another revision than the caller read, because the occurrences were counted from its
+-- schedules.
+insert into backfills (tenant_id, job_id, shard, cause, from_at, to_at, newest_first, reprocess, parallelism, rate,
+                       total, state, who, created_at, ended_at)
+select job.tenant_id, job.job_id, job.shard, 'backfill', $4, $5, $6, $7, $8, $9, $10::bigint,
+       case when $10 = 0 then 'done' else 'running' end, $11, bellringer.now(),
+       case when $10 = 0 then bellringer.now() end
+from jobs job
+where job.job_id = $1 and job.tenant_id = $2 and job.revision = $3 and job.deleted_at is null
 returning backfill_id
 
 -- name: get
-select b.backfill_id, b.job_id, j.name as job, b.cause::text as cause, b.state, b.from_at, b.to_at, b.cursor, b.newest_first,
-       b.reprocess, b.parallelism, b.rate, b.total, b.made, b.passed, b.who, b.why, b.created_at, b.ended_at
-from backfills b join jobs j on j.job_id = b.job_id where b.backfill_id = $1 and b.tenant_id = $2
+select backfill.backfill_id, backfill.job_id, job.name as job, backfill.cause::text as cause, backfill.state,
+       backfill.from_at, backfill.to_at, backfill.cursor, backfill.newest_first, backfill.reprocess,
+       backfill.parallelism, backfill.rate, backfill.total, backfill.made, backfill.passed, backfill.who, backfill.why,
+       backfill.created_at, backfill.ended_at
+from backfills backfill
+join jobs job on job.job_id = backfill.job_id
+where backfill.backfill_id = $1 and backfill.tenant_id = $2
 
 -- name: list
--- The newest of a tenant, those before $2 where it is given.
-select b.backfill_id, b.job_id, j.name as job, b.cause::text as cause, b.state, b.from_at, b.to_at, b.cursor, b.newest_first,
-       b.reprocess, b.parallelism, b.rate, b.total, b.made, b.passed, b.who, b.why, b.created_at, b.ended_at
-from (select * from backfills where tenant_id = $1 and ($2::bigint is null or backfill_id < $2)
-      order by backfill_id desc limit $3) b
-join jobs j on j.job_id = b.job_id order by b.backfill_id desc
+-- The newest backfills of a tenant; with $2, those before it.
+select backfill.backfill_id, backfill.job_id, job.name as job, backfill.cause::text as cause, backfill.state,
+       backfill.from_at, backfill.to_at, backfill.cursor, backfill.newest_first, backfill.reprocess,
+       backfill.parallelism, backfill.rate, backfill.total, backfill.made, backfill.passed, backfill.who, backfill.why,
+       backfill.created_at, backfill.ended_at
+from (
+  select * from backfills
+  where tenant_id = $1 and ($2::bigint is null or backfill_id < $2)
+  order by backfill_id desc limit $3) backfill
+join jobs job on job.job_id = backfill.job_id
+order by backfill.backfill_id desc
 
 -- name: of_job
-select b.backfill_id, b.job_id, j.name as job, b.cause::text as cause, b.state, b.from_at, b.to_at, b.cursor, b.newest_first,
-       b.reprocess, b.parallelism, b.rate, b.total, b.made, b.passed, b.who, b.why, b.created_at, b.ended_at
-from bellringer.backfills_of_job($1, $4, $2, $3) b
-join jobs j on j.job_id = b.job_id order by b.backfill_id desc
+select backfill.backfill_id, backfill.job_id, job.name as job, backfill.cause::text as cause, backfill.state,
+       backfill.from_at, backfill.to_at, backfill.cursor, backfill.newest_first, backfill.reprocess,
+       backfill.parallelism, backfill.rate, backfill.total, backfill.made, backfill.passed, backfill.who, backfill.why,
+       backfill.created_at, backfill.ended_at
+from bellringer.backfills_of_job($1, $4, $2, $3) backfill
+join jobs job on job.job_id = backfill.job_id
+order by backfill.backfill_id desc
 
 -- name: running
 select bellringer.unfinished(b, $2) from backfills b where b.backfill_id = $1
@@ -53,5 +68,5 @@ update backfills set state = 'running' where backfill_id = $1 and tenant_id = $2
 -- name: end
 select bellringer.end_backfill($1, $2, $3, $4)
 
--- name: ran
-select at, good from bellringer.ran($1, $2, $3, $4, $5)
+-- name: instants_with_runs
+select at, good from bellringer.instants_with_runs($1, $2, $3, $4, $5)

@@ -1,4 +1,4 @@
-"""Calendars in the database: days off by their content, and the names that tenants give them."""
+"""Calendars of tenants; their contents are stored once by digest and never change."""
 
 from __future__ import annotations
 
@@ -10,19 +10,30 @@ from uuid import UUID
 
 import asyncpg
 
-from bellringer.schedule import Calendar, Schedule, Timetable, know, known, missing
-from bellringer.store.pool import Store
+from bellringer.schedule import (
+    HolidayCalendar,
+    Schedule,
+    ZonedSchedule,
+    cache_calendar,
+    cached_calendar,
+    format_hours,
+    missing_calendar_digests,
+    parse_hours,
+)
+from bellringer.store.connection_pool import Store
 from bellringer.store.queries import load as load_queries
 
 _SQL = load_queries("calendars")
-MOST_COUNTED: Final = 10_000  # jobs that use a calendar
+MAX_JOBS_COUNTED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """A calendar as it is stored, and how many jobs use it, up to MOST_COUNTED; `outdated` follow an older version."""
+class CalendarRow:
+    """A stored calendar and the number of jobs that use it, up to MAX_JOBS_COUNTED; `outdated` of them use an older
+    version.
+    """
 
-    calendar: Calendar
+    calendar: HolidayCalendar
     version: int
     changed_at: datetime
     changed_by: str
@@ -30,64 +41,70 @@ class Kept:
     outdated: int
 
 
-async def load(store: Store, schedules: Iterable[Schedule]) -> None:
-    """Know the calendars that these schedules heed: without them, they cannot be evaluated."""
-    await _know(store, missing(schedules))
+async def load_contents(store: Store, schedules: Iterable[Schedule]) -> None:
+    """Loads the calendars that these schedules refer to, without which they cannot be evaluated."""
+    await _load_by_digest(store, missing_calendar_digests(schedules))
 
 
-async def keep(store: Store, tenant_id: int, calendar: Calendar, who: str) -> int:
-    """Make a calendar what is given; answers its version."""
+async def save(store: Store, tenant_id: int, calendar: HolidayCalendar, who: str) -> int:
+    """Creates or replaces a calendar; returns its version."""
     dates, weekend = sorted(calendar.dates), sorted(calendar.weekend)
-    version: int = await store.pool.fetchval(_SQL.keep, tenant_id, calendar.name, calendar.digest, dates, weekend, who)
+    hours = format_hours(calendar.hours)
+    version: int = await store.pool.fetchval(
+        _SQL.store, tenant_id, calendar.name, calendar.digest, dates, weekend, who, hours
+    )
     return version
 
 
-async def current(store: Store, tenant_id: int, schedules: Iterable[Schedule]) -> Mapping[str, Calendar]:
-    """A tenant's calendars by their names, as these schedules are resolved with; none where no schedule names one."""
-    if not any(isinstance(schedule, Timetable) and schedule.days_off is not None for schedule in schedules):
+async def current(store: Store, tenant_id: int, schedules: Iterable[Schedule]) -> Mapping[str, HolidayCalendar]:
+    """Returns a tenant's present calendars by name, or none if no schedule refers to a calendar."""
+    if not any(isinstance(schedule, ZonedSchedule) and schedule.days_off is not None for schedule in schedules):
         return {}
     digests = {row["name"]: row["digest"] for row in await store.pool.fetch(_SQL.current, tenant_id)}
-    contents = await _know(store, digests.values())
-    return {name: _named(name, contents[digest]) for name, digest in digests.items()}
+    contents = await _load_by_digest(store, digests.values())
+    return {name: _with_name(name, contents[digest]) for name, digest in digests.items()}
 
 
-async def get(store: Store, tenant_id: int, name: str) -> Kept | None:
-    row = await store.pool.fetchrow(_SQL.get, tenant_id, name, MOST_COUNTED)
-    return (await _kept(store, [row]))[0] if row else None
+async def get(store: Store, tenant_id: int, name: str) -> CalendarRow | None:
+    row = await store.pool.fetchrow(_SQL.get, tenant_id, name, MAX_JOBS_COUNTED)
+    return (await _rows(store, [row]))[0] if row else None
 
 
-async def listing(store: Store, tenant_id: int, after: str | None, most: int) -> list[Kept]:
-    return await _kept(store, await store.pool.fetch(_SQL.list, tenant_id, after, most, MOST_COUNTED))
+async def list_page(store: Store, tenant_id: int, after: str | None, limit: int) -> list[CalendarRow]:
+    return await _rows(store, await store.pool.fetch(_SQL.list, tenant_id, after, limit, MAX_JOBS_COUNTED))
 
 
-async def outdated(store: Store, tenant_id: int, name: str, most: int) -> list[UUID]:
-    """Jobs that use a calendar and follow an older version of it."""
-    return [row["job_id"] for row in await store.pool.fetch(_SQL.outdated, tenant_id, name, most)]
+async def outdated_jobs(store: Store, tenant_id: int, name: str, limit: int) -> list[UUID]:
+    """Returns jobs that use an older version of a calendar."""
+    return [row["job_id"] for row in await store.pool.fetch(_SQL.outdated, tenant_id, name, limit)]
 
 
-async def users(store: Store, tenant_id: int, name: str, most: int) -> list[str]:
-    """The names of some jobs that use a calendar."""
-    return [row["job"] for row in await store.pool.fetch(_SQL.users, tenant_id, name, most)]
+async def names_of_jobs_using(store: Store, tenant_id: int, name: str, limit: int) -> list[str]:
+    """Returns the names of some jobs that use a calendar."""
+    return [row["job"] for row in await store.pool.fetch(_SQL.jobs_with_calendar, tenant_id, name, limit)]
 
 
-async def drop(store: Store, tenant_id: int, name: str) -> bool:
-    """Delete a calendar that no job uses; its content stays for the history that was made by it."""
-    return await store.pool.execute(_SQL.drop, tenant_id, name) == "UPDATE 1"
+async def delete_unused(store: Store, tenant_id: int, name: str) -> bool:
+    """Deletes a calendar that no job uses. Its content stays for the history."""
+    return await store.pool.execute(_SQL.delete, tenant_id, name) == "UPDATE 1"
 
 
-async def _know(store: Store, digests: Collection[str]) -> Mapping[str, Calendar]:
-    """Calendars by their contents, which are read at most once in a process: they never change."""
-    if strange := [digest for digest in digests if known(digest) is None]:
-        for digest, dates, weekend in await store.pool.fetch(_SQL.contents, strange):
-            know(Calendar(name=digest, dates=frozenset(dates), weekend=frozenset(weekend)))
-    return {digest: calendar for digest in digests if (calendar := known(digest)) is not None}
+async def _load_by_digest(store: Store, digests: Collection[str]) -> Mapping[str, HolidayCalendar]:
+    """Returns calendar contents by digest; each is read once per process, because contents never change."""
+    if strange := [digest for digest in digests if cached_calendar(digest) is None]:
+        for digest, dates, weekend, hours in await store.pool.fetch(_SQL.contents, strange):
+            content = HolidayCalendar(
+                name=digest, dates=frozenset(dates), weekend=frozenset(weekend), hours=parse_hours(hours)
+            )
+            cache_calendar(content)
+    return {digest: calendar for digest in digests if (calendar := cached_calendar(digest)) is not None}
 
 
-async def _kept(store: Store, rows: Sequence[asyncpg.Record]) -> list[Kept]:
-    contents = await _know(store, {row["digest"] for row in rows})
+async def _rows(store: Store, rows: Sequence[asyncpg.Record]) -> list[CalendarRow]:
+    contents = await _load_by_digest(store, {row["digest"] for row in rows})
     return [
-        Kept(
-            calendar=_named(row["name"], contents[row["digest"]]),
+        CalendarRow(
+            calendar=_with_name(row["name"], contents[row["digest"]]),
             version=row["version"],
             changed_at=row["changed_at"],
             changed_by=row["changed_by"],
@@ -98,5 +115,5 @@ async def _kept(store: Store, rows: Sequence[asyncpg.Record]) -> list[Kept]:
     ]
 
 
-def _named(name: str, content: Calendar) -> Calendar:
-    return Calendar(name=name, dates=content.dates, weekend=content.weekend)
+def _with_name(name: str, content: HolidayCalendar) -> HolidayCalendar:
+    return HolidayCalendar(name=name, dates=content.dates, weekend=content.weekend, hours=content.hours)

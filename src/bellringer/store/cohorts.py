@@ -1,4 +1,7 @@
-"""The clock hands: reading them, and moving them under the fence."""
+"""Cohorts and timers: reads those that are due, and calls the SQL functions that fire them under the shard leases.
+
+A cohort is all jobs of one schedule in one shard. Its row holds the next instant at which they fire.
+"""
 
 from __future__ import annotations
 
@@ -9,133 +12,172 @@ from typing import Final, NamedTuple
 
 import asyncpg
 
-from bellringer.leases import Holding
-from bellringer.store.pool import Store
+from bellringer.core.leases import Holding
+from bellringer.store.connection_pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("cohorts")
-MOST_RUNS: Final = 8_000  # a chunk: about 100 ms, so that a takeover never waits long
+MAX_RUNS_PER_TICK: Final = 8_000  # takes about 100 ms, so a new lease holder never waits long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """How far ahead of its time a run may be born, and how late a hand may be before it has misfired."""
+class TickLimits:
+    """How early a run may be created, how late a cohort may be before it counts as misfired, and the runs of one
+    call.
+    """
 
     lead: timedelta = timedelta(seconds=1)
     grace: timedelta = timedelta(seconds=60)
-    most: int = MOST_RUNS
+    max_runs: int = MAX_RUNS_PER_TICK
 
 
-class Hand(NamedTuple):
-    """One cohort's clock hand: the instant that it strikes next. A tuple, because a heap compares it often."""
+class Cohort(NamedTuple):
+    """The cursor of a cohort: the next instant that fires. A tuple, because a heap compares cohorts often."""
 
     next_at: datetime
     shard: int
     schedule_id: int
-    jump_to: datetime | None = None  # it was left behind, and is on its way there
+    target_at: datetime | None = None  # the target of an unfinished fast-forward
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """A hand that strikes, and where it goes then."""
+class CohortMove:
+    """A cohort that fires, and its next instant. A late cohort that fires repeatedly in one call has several moves.
 
-    hand: Hand
+    `base` is the instant of the cohort's row before the first of these moves.
+    """
+
+    cohort: Cohort
     to: datetime
     missed: int = 0
+    base: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fired:
-    """What one call did: runs born, hands moved; `refused` names shards whose lease was lost."""
+class TickOutcome:
+    """The result of one call: runs created, cohorts moved; `refused` lists shards whose lease was lost."""
 
     fired: int = 0
     moved: int = 0
     missed: int = 0
-    cut: bool = False  # the hand after those that moved strikes on: it has more members than fit
-    strikes: tuple[datetime, ...] = ()  # when runs that timers made may be claimed
+    cut: bool = False  # the cohort after the moved ones fired in part: it has more jobs than fit
+    first_due_at: datetime | None = None  # of the timers that fired
     refused: frozenset[int] = frozenset()
 
 
-async def coming(store: Store, shards: Sequence[int], until: datetime, most: int) -> list[Hand]:
-    rows = await store.pool.fetch(_SQL.coming, shards, until, most)
-    return [Hand(next_at, shard, schedule_id, jump_to) for shard, schedule_id, next_at, jump_to in rows]
+async def upcoming(store: Store, shards: Sequence[int], until: datetime, limit: int) -> list[Cohort]:
+    rows = await store.pool.fetch(_SQL.upcoming, shards, until, limit)
+    return [Cohort(next_at, shard, schedule_id, target_at) for shard, schedule_id, next_at, target_at in rows]
 
 
-async def rung(store: Store, shards: Sequence[int], until: datetime) -> list[int]:
-    rows = await store.pool.fetch(_SQL.rung, shards, until)
-    return [row["shard"] for row in rows]
+class DueSoon(NamedTuple):
+    """The time by the database's clock, the cohorts that fire soon, and the shards that have a due timer."""
+
+    now: datetime
+    cohorts: list[Cohort]
+    timer_shards: list[int]
+
+
+async def due_soon(store: Store, shards: Sequence[int], lead: timedelta, ahead: timedelta, limit: int) -> DueSoon:
+    """Reads cohorts that fire within `ahead`, at most `limit`, and finds shards with timers due within `lead`."""
+    row = await store.pool.fetchrow(_SQL.due_soon, shards, lead, ahead, limit)
+    assert row is not None
+    cohorts = map(Cohort, row["next_at"], row["shards"], row["schedule_ids"], row["target_at"])
+    return DueSoon(row["now"], list(cohorts), row["timer_shards"])
 
 
 async def first_timers(store: Store, shards: Sequence[int]) -> dict[int, datetime]:
-    """When the first timer of each of these shards is due, where it has one."""
+    """Returns when the first timer of each shard is due."""
     rows = await store.pool.fetch(_SQL.first_timers, shards)
     return {row["shard"]: row["due_at"] for row in rows if row["due_at"] is not None}
 
 
-class Occupied(Exception):
-    """An occurrence exists already; nothing was written."""
+class OccurrenceExists(Exception):
+    """A run of the occurrence exists already; nothing was written."""
 
 
 async def tick(
     store: Store,
     holding: Holding,
-    moves: Sequence[Move],
-    pace: Pace,
+    moves: Sequence[CohortMove],
+    limits: TickLimits,
     tz_id: int | None,
     *,
     careful: bool = False,
-) -> Fired:
-    """Fire hands that strike. With care it passes over occurrences that exist."""
-    shards, tokens = holding.within([m.hand.shard for m in moves])
+) -> TickOutcome:
+    """Creates the runs of due cohorts. `careful` skips occurrences that already have a run."""
+    shards, tokens = holding.tokens_for([m.cohort.shard for m in moves])
     try:
         row = await store.pool.fetchrow(
             _SQL.tick,
             holding.holder,
             shards,
             tokens,
-            *_columns(moves),
-            pace.lead,
-            pace.grace,
-            pace.most,
+            *_cohorts(moves),
+            [m.base or m.cohort.next_at for m in moves],
+            *_instants(moves),
+            limits.lead,
+            limits.grace,
+            limits.max_runs,
             tz_id,
             careful,
         )
     except asyncpg.UniqueViolationError:
-        raise Occupied from None
+        raise OccurrenceExists from None
     assert row is not None
-    moved = row["reached"] - row["cut"]
-    return Fired(fired=row["fired"], moved=moved, cut=row["cut"], refused=frozenset(row["refused"]))
+    moved = row["reached"] - row["is_cut"]
+    return TickOutcome(
+        fired=row["fired"], moved=moved, missed=row["missed"], cut=row["is_cut"], refused=frozenset(row["refused"])
+    )
 
 
-async def jump(store: Store, holding: Holding, moves: Sequence[Move], most: int = MOST_RUNS) -> Fired:
-    """Let hands that were left behind jump to their latest missed instant, and record what they pass over."""
-    shards, tokens = holding.within([m.hand.shard for m in moves])
+async def fast_forward(
+    store: Store, holding: Holding, moves: Sequence[CohortMove], limit: int = MAX_RUNS_PER_TICK
+) -> TickOutcome:
+    """Moves late cohorts to their latest missed instant, and records the skipped occurrences as gaps."""
+    shards, tokens = holding.tokens_for([m.cohort.shard for m in moves])
     row = await store.pool.fetchrow(
-        _SQL.jump, holding.holder, shards, tokens, *_columns(moves), [m.missed for m in moves], most
+        _SQL.fast_forward,
+        holding.holder,
+        shards,
+        tokens,
+        *_cohorts(moves),
+        *_instants(moves),
+        [m.missed for m in moves],
+        limit,
     )
     assert row is not None
-    moved = row["reached"] - row["cut"]
-    return Fired(moved=moved, missed=row["missed"], cut=row["cut"], refused=frozenset(row["refused"]))
+    moved = row["reached"] - row["is_cut"]
+    return TickOutcome(moved=moved, missed=row["missed"], cut=row["is_cut"], refused=frozenset(row["refused"]))
 
 
-def _columns(moves: Sequence[Move]) -> tuple[list[int], list[int], list[datetime], list[datetime]]:
-    return (
-        [m.hand.shard for m in moves],
-        [m.hand.schedule_id for m in moves],
-        [m.hand.next_at for m in moves],
-        [m.to for m in moves],
+def _cohorts(moves: Sequence[CohortMove]) -> tuple[list[int], list[int]]:
+    return [m.cohort.shard for m in moves], [m.cohort.schedule_id for m in moves]
+
+
+def _instants(moves: Sequence[CohortMove]) -> tuple[list[datetime], list[datetime]]:
+    return [m.cohort.next_at for m in moves], [m.to for m in moves]
+
+
+async def fire_timers(
+    store: Store, holding: Holding, shards: Sequence[int], lead: timedelta, limit: int, *, careful: bool = False
+) -> TickOutcome:
+    """Moves due timers into the queue. `careful` drops timers whose run already exists."""
+    held, tokens = holding.tokens_for(shards)
+    try:
+        row = await store.pool.fetchrow(_SQL.fire_timers, holding.holder, held, tokens, lead, limit, careful)
+    except asyncpg.UniqueViolationError:
+        raise OccurrenceExists from None
+    assert row is not None
+    return TickOutcome(
+        fired=row["fired"],
+        moved=row["moved"],
+        missed=row["missed"],
+        first_due_at=row["first_due_at"],
+        refused=frozenset(row["refused"]),
     )
 
 
-async def ring(store: Store, holding: Holding, shards: Sequence[int], lead: timedelta, most: int) -> Fired:
-    """Move due timers into the queue."""
-    held, tokens = holding.within(shards)
-    row = await store.pool.fetchrow(_SQL.ring, holding.holder, held, tokens, lead, most)
-    assert row is not None
-    strikes = tuple(row["strikes"] or ())
-    return Fired(fired=row["fired"], moved=row["moved"], strikes=strikes, refused=frozenset(row["refused"]))
-
-
-async def overdue(store: Store, by: timedelta) -> int:
+async def count_overdue(store: Store, by: timedelta) -> int:
     count: int = await store.pool.fetchval(_SQL.overdue, by)
     return count

@@ -1,4 +1,4 @@
-"""Secrets of those who are called, sealed; and the breakers that spare a receiver in trouble."""
+"""Encrypted secrets of HTTP targets, and circuit breakers of called origins."""
 
 from __future__ import annotations
 
@@ -6,43 +6,45 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from bellringer.store.pool import Store
+from bellringer.store.connection_pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("egress")
 
-MOST_FAILURES: Final = 5
-REST: Final = timedelta(seconds=30)
-LONGEST_REST: Final = timedelta(minutes=10)
-OVERLAP: Final = timedelta(hours=24)  # for which a replaced secret still signs
-PROBE: Final = timedelta(seconds=45)  # more than the longest call
-LONGEST_REASON: Final = 300
+MAX_FAILURES: Final = 5
+INITIAL_OPEN_TIME: Final = timedelta(seconds=30)
+MAX_OPEN_TIME: Final = timedelta(minutes=10)
+SECRET_OVERLAP: Final = timedelta(hours=24)  # how long a replaced secret still signs
+PROBE_TIMEOUT: Final = timedelta(seconds=45)  # longer than any call
+MAX_REASON_CHARACTERS: Final = 300
 
 
-async def keep_secret(
+async def add_secret(
     store: Store,
     tenant_id: int,
     secret_id: str,
     key_id: str,
     sealed: bytes,
-    mark: bytes | None = None,
+    keyed_hash: bytes | None = None,
     needed_until: datetime | None = None,
 ) -> str:
-    """Keep it; answers its id, or that of the one that has this mark already."""
+    """Stores a secret; returns its id, or the id of the secret with the same keyed hash."""
     kept: str | None = None
-    while kept is None:  # another has kept it this moment: a new statement sees it
-        kept = await store.pool.fetchval(_SQL.keep_secret, tenant_id, secret_id, key_id, sealed, mark, needed_until)
+    while kept is None:  # a concurrent request stored it: the next statement sees its row
+        kept = await store.pool.fetchval(
+            _SQL.store_secret, tenant_id, secret_id, key_id, sealed, keyed_hash, needed_until
+        )
     return kept
 
 
 async def rotate_secret(store: Store, tenant_id: int, secret_id: str, key_id: str, sealed: bytes) -> bool:
-    """Replace a secret; the one before signs along for a day. False: there is none."""
-    done = await store.pool.execute(_SQL.rotate_secret, tenant_id, secret_id, key_id, sealed, OVERLAP)
+    """Replaces a secret; the previous one also signs for a day. Returns False if there is no such secret."""
+    done = await store.pool.execute(_SQL.rotate_secret, tenant_id, secret_id, key_id, sealed, SECRET_OVERLAP)
     return done == "UPDATE 1"
 
 
-async def secret(store: Store, tenant_id: int, secret_id: str) -> list[tuple[str, bytes]]:
-    """The present secret and, while it still signs, the one before: key and sealed bytes of each."""
+async def load_secret(store: Store, tenant_id: int, secret_id: str) -> list[tuple[str, bytes]]:
+    """Returns (key id, encrypted bytes) of the present secret and, while it still signs, of the previous one."""
     row = await store.pool.fetchrow(_SQL.secret, tenant_id, secret_id)
     if row is None:
         return []
@@ -56,12 +58,12 @@ async def has_secret(store: Store, tenant_id: int, secret_id: str) -> bool:
 
 
 async def drop_secret(store: Store, tenant_id: int, secret_id: str) -> None:
-    await store.pool.execute(_SQL.drop_secret, tenant_id, secret_id)
+    await store.pool.execute(_SQL.delete_secret, tenant_id, secret_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Breaker:
-    """An origin that has trouble, as it was `now`; `probe_at` says when a call may try it again."""
+class BreakerRow:
+    """The circuit breaker of an origin with failures; `probe_at` is when a call may try the origin again."""
 
     state: str
     failures: int
@@ -71,48 +73,55 @@ class Breaker:
     now: datetime
 
 
-async def breaker(store: Store, tenant_id: int, origin: str) -> Breaker | None:
-    """None: all is well."""
+async def load_breaker(store: Store, tenant_id: int, origin: str) -> BreakerRow | None:
+    """Returns the breaker of an origin; None if its calls succeed."""
     row = await store.pool.fetchrow(_SQL.breaker, tenant_id, origin)
-    return None if row is None else Breaker(**dict(row))
+    return None if row is None else BreakerRow(**dict(row))
 
 
-async def probe(store: Store, tenant_id: int, origin: str, seen: datetime) -> datetime | None:
-    """Become the one call that tries, if `probe_at` is still what was seen; answers what names this probe."""
-    mine: datetime | None = await store.pool.fetchval(_SQL.probe, tenant_id, origin, seen, PROBE)
+async def claim_probe(store: Store, tenant_id: int, origin: str, seen: datetime) -> datetime | None:
+    """Claims the single trial call, if `probe_at` is still `seen`; returns the id of this probe."""
+    mine: datetime | None = await store.pool.fetchval(_SQL.probe, tenant_id, origin, seen, PROBE_TIMEOUT)
     return mine
 
 
-async def failed(store: Store, tenant_id: int, origin: str, probe_at: datetime | None, reason: str) -> bool:
-    """A call failed: count it, or open again after a probe. True: it is open now."""
+async def record_failure(store: Store, tenant_id: int, origin: str, probe_at: datetime | None, reason: str) -> bool:
+    """Counts a failed call, or reopens the breaker after a failed probe; returns whether the breaker is open."""
     state: str | None = await store.pool.fetchval(
-        _SQL.failed, tenant_id, origin, probe_at, MOST_FAILURES, REST, LONGEST_REST, reason[:LONGEST_REASON]
+        _SQL.failed,
+        tenant_id,
+        origin,
+        probe_at,
+        MAX_FAILURES,
+        INITIAL_OPEN_TIME,
+        MAX_OPEN_TIME,
+        reason[:MAX_REASON_CHARACTERS],
     )
     return state == "open"
 
 
-async def worked(store: Store, tenant_id: int, origin: str, probe_at: datetime | None) -> None:
-    """A call came back well."""
-    await store.pool.execute(_SQL.worked, tenant_id, origin, probe_at)
+async def record_success(store: Store, tenant_id: int, origin: str, probe_at: datetime | None) -> None:
+    """Records a successful call."""
+    await store.pool.execute(_SQL.succeeded, tenant_id, origin, probe_at)
 
 
-async def forget(store: Store, before: datetime) -> None:
-    """Breakers of origins that nobody has called since."""
-    await store.pool.execute(_SQL.forget, before)
+async def prune_breakers(store: Store, before: datetime) -> None:
+    """Deletes breakers of origins that were not called since."""
+    await store.pool.execute(_SQL.delete_breakers, before)
 
 
-async def forget_secrets(store: Store, before: datetime) -> None:
-    """Secrets that nothing has referred to since."""
-    await store.pool.execute(_SQL.forget_secrets, before)
+async def prune_secrets(store: Store, before: datetime) -> None:
+    """Deletes secrets that nothing has referred to since."""
+    await store.pool.execute(_SQL.delete_secrets, before)
 
 
-async def is_told(store: Store, tenant_id: int, endpoint_id: int) -> bool:
-    """Whether this endpoint is there and switched on."""
-    told: bool = await store.pool.fetchval(_SQL.is_told, tenant_id, endpoint_id)
-    return told
+async def is_endpoint_enabled(store: Store, tenant_id: int, endpoint_id: int) -> bool:
+    """Whether this webhook endpoint exists and is enabled."""
+    is_enabled: bool = await store.pool.fetchval(_SQL.is_endpoint_enabled, tenant_id, endpoint_id)
+    return is_enabled
 
 
 async def disable_endpoint(store: Store, tenant_id: int, endpoint_id: int, reason: str) -> bool:
-    """Tell this endpoint nothing more. False: it was told so before."""
+    """Disables a webhook endpoint; returns False if it was disabled before."""
     done = await store.pool.execute(_SQL.disable_endpoint, tenant_id, endpoint_id, reason)
     return done == "UPDATE 1"

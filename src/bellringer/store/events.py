@@ -1,4 +1,4 @@
-"""Events in the database: what is late, what takes longer than usual; each is told once."""
+"""Events about runs and jobs (late, slow, dead, recovered …). Each event is recorded once."""
 
 from __future__ import annotations
 
@@ -7,35 +7,59 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import asyncpg
 import msgspec
 
-from bellringer.runs import RunKey
-from bellringer.store.pool import Store
+from bellringer.core.runs import RunKey
+from bellringer.store.connection_pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("events")
-_LATEST: Final = (1 << 63) - 1  # beyond every event
+_MAX_EVENT_ID: Final = (1 << 63) - 1
 
 
-class Kind(StrEnum):
-    """What may be told."""
+class EventKind(StrEnum):
+    """The kinds of events."""
 
-    FAILED = "failed"  # an attempt, and another follows
+    FAILED = "failed"  # an attempt that will be retried
     DEAD = "dead"
-    RECOVERED = "recovered"  # a job that was late, missed or dead, and has since run well
+    RECOVERED = "recovered"  # a job that was late, missed or dead and has succeeded since
     LATE = "late"
     MISSED = "missed"
     SLOW = "slow"
     OUTGROWN = "outgrown"
+    BLOCKED_LOOP = "blocked_loop"  # a coroutine that blocks the event loop of other runs
+    STRANDED = "stranded"  # a claimed run that no live worker confirms to execute
+    SKIPPING = "skipping"  # a job whose run does not end while many occurrences are skipped
+    PAUSED = "paused"  # a job that was paused because its last runs died
+    UNKNOWN_TASK = "unknown_task"  # runs wait for a task that no live worker of their pool knows
+    TASK_PAUSED = "task_paused"
+    TASK_RESUMED = "task_resumed"
+    ORPHANED = "orphaned"  # the code of its app no longer declares a job
+    ADOPTED = "adopted"  # an app declares an orphan, or the job of another app
+    OVERRIDDEN = "overridden"  # the code of an app undid an operator's change of a job
+
+
+# Events about a job or a task that no run belongs to.
+EVENTS_WITHOUT_RUN: Final = frozenset(
+    {
+        EventKind.MISSED,
+        EventKind.OUTGROWN,
+        EventKind.TASK_PAUSED,
+        EventKind.TASK_RESUMED,
+        EventKind.ORPHANED,
+        EventKind.ADOPTED,
+        EventKind.OVERRIDDEN,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """One event as it is stored; lengths of time in `data` are seconds."""
+class EventRow:
+    """A stored event; durations in `data` are seconds."""
 
     event_id: int
     at: datetime
@@ -47,25 +71,25 @@ class Event:
 
     @property
     def run(self) -> RunKey | None:
-        """The run that it is about; what was missed, or is late before its birth, has none, nor has an outgrown job."""
-        born = not (self.kind == Kind.LATE and self.data.get("unborn"))
-        return self.key if born and self.kind not in (Kind.MISSED, Kind.OUTGROWN) else None
+        """The run that the event is about; None for late occurrences without a run, and events of a job or task."""
+        has_run = not (self.kind == EventKind.LATE and self.data.get("not_created"))
+        return self.key if has_run and self.kind not in EVENTS_WITHOUT_RUN else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class News:
-    """An event to be told, unless it was told before."""
+class NewEvent:
+    """An event to record, unless it was recorded before."""
 
     tenant_id: int
-    kind: Kind
+    kind: EventKind
     key: RunKey
     attempt: int = 0
     data: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Running:
-    """An attempt under way."""
+class RunningAttemptRow:
+    """A running attempt."""
 
     key: RunKey
     attempt: int
@@ -73,81 +97,124 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class History:
-    """How long a job's last attempts took that ended well, in seconds, newest first; and what it runs by."""
+class DurationHistory:
+    """The durations in seconds of a job's last successful attempts, newest first, and the ids of its schedules."""
 
     job_id: UUID
     tenant_id: int
     schedule_ids: Sequence[int]
-    took: Sequence[float]
+    durations: Sequence[float]
 
 
-async def tell_waiting(store: Store, now: datetime, most: int) -> tuple[int, int]:
-    """Tell of runs that should have started; answers how many were looked at, and how many are told of."""
-    row = await store.pool.fetchrow(_SQL.tell_waiting, now, most)
+async def record_late_runs(store: Store, now: datetime, limit: int) -> tuple[int, int]:
+    """Records runs that should have started; returns how many were scanned and how many events are new."""
+    row = await store.pool.fetchrow(_SQL.report_late_runs, now, limit)
     assert row is not None
-    return row["looked"], row["told"]
+    return row["checked"], row["reported"]
 
 
-async def tell_unborn(store: Store, now: datetime, most: int) -> int:
-    """Tell of occurrences whose hand is so far behind that they are late before they are born."""
-    told: int = await store.pool.fetchval(_SQL.tell_unborn, now, most)
-    return told
+async def record_late_occurrences(store: Store, now: datetime, limit: int) -> int:
+    """Records occurrences that are late before they have a run, because their cohort is late."""
+    recorded: int = await store.pool.fetchval(_SQL.report_late_occurrences, now, limit)
+    return recorded
 
 
-async def tell(store: Store, now: datetime, news: Sequence[News]) -> Counter[Kind]:
-    """Tell what was not told before; answers how much of each kind."""
-    if not news:
+async def record_stranded_runs(store: Store, now: datetime, after: timedelta, limit: int) -> dict[str, int]:
+    """Records claimed runs that no live worker confirms to execute; returns their number by reason."""
+    rows = await store.pool.fetch(_SQL.report_stranded, now, after, limit)
+    return {row["reason"]: row["count"] for row in rows}
+
+
+async def record_unknown_tasks(store: Store, now: datetime, before: datetime, limit: int) -> tuple[int, int]:
+    """Records tasks that runs wait for since before a moment and that no worker knows, and tasks that are known
+    again.
+    """
+    row = await store.pool.fetchrow(_SQL.report_unknown_tasks, now, before, limit)
+    assert row is not None
+    return row["reported"], row["recovered"]
+
+
+async def record_skipping_jobs(store: Store, now: datetime, series: int, limit: int) -> int:
+    """Records jobs that skipped `series` occurrences because one run does not end; returns how many."""
+    recorded: int = await store.pool.fetchval(_SQL.report_skips, now, series, limit)
+    return recorded
+
+
+async def record(store: Store, now: datetime, new_events: Sequence[NewEvent]) -> Counter[EventKind]:
+    """Records the events that are new; returns how many of each kind."""
+    if not new_events:
         return Counter()
     rows = await store.pool.fetch(
-        _SQL.tell,
+        _SQL.add,
         now,
-        [n.tenant_id for n in news],
-        [n.kind.value for n in news],
-        [n.key.job_id for n in news],
-        [n.key.scheduled_for for n in news],
-        [n.key.slot for n in news],
-        [n.attempt for n in news],
-        [msgspec.json.encode(n.data).decode() for n in news],
+        [n.tenant_id for n in new_events],
+        [n.kind.value for n in new_events],
+        [n.key.job_id for n in new_events],
+        [n.key.scheduled_for for n in new_events],
+        [n.key.slot for n in new_events],
+        [n.attempt for n in new_events],
+        [msgspec.json.encode(n.data).decode() for n in new_events],
     )
-    return Counter(Kind(row["kind"]) for row in rows)
+    return Counter(EventKind(row["kind"]) for row in rows)
 
 
-async def recover(store: Store, most: int) -> tuple[int, int, int]:
-    """Note which jobs are in trouble, and tell which have recovered; answers how many events were read, and of each."""
-    row = await store.pool.fetchrow(_SQL.recover, most)
+async def record_loop_block(store: Store, now: datetime, new_events: NewEvent) -> None:
+    """Records a coroutine that blocks its event loop, or updates how long it has blocked it."""
+    key, data = new_events.key, msgspec.json.encode(new_events.data).decode()
+    await store.pool.execute(
+        _SQL.add_blocked_loop,
+        now,
+        new_events.tenant_id,
+        key.job_id,
+        key.scheduled_for,
+        key.slot,
+        new_events.attempt,
+        data,
+    )
+
+
+async def loop_blocks(store: Store, tenant_id: int, key: RunKey, limit: int = 3) -> list[EventRow]:
+    """Returns what blocked the event loop of a run: the run itself, or other runs of its tenant. Newest first."""
+    rows = await store.pool.fetch(_SQL.blocked_loops, tenant_id, key.job_id, key.scheduled_for, key.slot, key.id, limit)
+    return [_event(row) for row in rows]
+
+
+async def record_recoveries(store: Store, limit: int) -> tuple[int, int, int]:
+    """Records jobs in trouble and jobs that recovered; returns how many events were scanned, noted and recovered."""
+    row = await store.pool.fetchrow(_SQL.recover, limit)
     assert row is not None
-    return row["looked"], row["noted"], row["recovered"]
+    return row["checked"], row["recorded"], row["recovered"]
 
 
-async def running(store: Store, before: datetime, most: int, silent: timedelta) -> list[Running]:
-    """Attempts that were claimed before then and are not told to be slow; a sample, where there are more.
+async def running_attempts(store: Store, before: datetime, limit: int, silent: timedelta) -> list[RunningAttemptRow]:
+    """Returns attempts claimed before a moment that have no slow event; a random sample if there are more than
+    `limit`.
 
-    Those of workers that have been silent for so long are left out.
+    Attempts of workers without a heartbeat for `silent` are left out.
     """
-    rows = await store.pool.fetch(_SQL.running, before, most, silent)
+    rows = await store.pool.fetch(_SQL.slow_candidates, before, limit, silent)
     return [
-        Running(key=RunKey(job_id, scheduled_for, slot), attempt=attempt, claimed_at=claimed_at)
+        RunningAttemptRow(key=RunKey(job_id, scheduled_for, slot), attempt=attempt, claimed_at=claimed_at)
         for job_id, scheduled_for, slot, attempt, claimed_at in rows
     ]
 
 
-async def histories(store: Store, job_ids: Sequence[UUID], look: int, most: int) -> list[History]:
-    """The last `most` durations of jobs, among their newest `look` attempts."""
-    return [History(**dict(row)) for row in await store.pool.fetch(_SQL.histories, job_ids, look, most)]
+async def duration_histories(store: Store, job_ids: Sequence[UUID], scan: int, limit: int) -> list[DurationHistory]:
+    """Returns the last `limit` durations of each job, among its newest `scan` attempts."""
+    return [DurationHistory(**dict(row)) for row in await store.pool.fetch(_SQL.recent_durations, job_ids, scan, limit)]
 
 
 async def newest(
     store: Store,
     tenant_id: int,
     before: int | None,
-    most: int,
+    limit: int,
     *,
     kind: str | None = None,
     job_id: UUID | None = None,
-) -> list[Event]:
-    """A tenant's newest events, those before an event where one is given."""
-    bounds = (tenant_id, _LATEST if before is None else before, most)
+) -> list[EventRow]:
+    """Returns a tenant's newest events, or those before an event."""
+    bounds = (tenant_id, _MAX_EVENT_ID if before is None else before, limit)
     if job_id is not None:
         rows = await store.pool.fetch(_SQL.newest_of_job, *bounds, job_id, kind)
     elif kind is not None:
@@ -157,7 +224,52 @@ async def newest(
     return [_event(row) for row in rows]
 
 
-def _event(row: asyncpg.Record) -> Event:
-    values = dict(row)
-    key = RunKey(values.pop("job_id"), values.pop("scheduled_for"), values.pop("slot"))
-    return Event(**{**values, "key": key, "data": msgspec.json.decode(row["data"])})
+MAX_EVENTS_PER_TENANT: Final = 500  # per read
+
+
+class CommitPosition(NamedTuple):
+    """A reader's position. The transaction comes first, because event ids are assigned before the commit."""
+
+    tx: int
+    event_id: int
+
+
+START_POSITION: Final = CommitPosition(0, 0)
+
+
+class EventBatch(NamedTuple):
+    """The next events, and the position to continue from: after the last event, or the horizon if these are all."""
+
+    events: list[tuple[CommitPosition, EventRow]]
+    position: CommitPosition
+    is_all: bool
+
+
+async def events_after(store: Store, positions: Mapping[int, CommitPosition]) -> dict[int, EventBatch]:
+    """Returns the events of each tenant after its position, in one query."""
+    columns = (list(positions), [str(p.tx) for p in positions.values()], [p.event_id for p in positions.values()])
+    rows = await store.pool.fetch(_SQL.after_positions, *columns, MAX_EVENTS_PER_TENANT)
+    horizon = CommitPosition(rows[0]["horizon"], 0)
+    found: dict[int, list[tuple[CommitPosition, EventRow]]] = {tenant_id: [] for tenant_id in positions}
+    for row in rows:
+        if row["event_id"] is not None:
+            found[row["tenant_id"]].append((CommitPosition(row["tx"], row["event_id"]), _event(row)))
+    batches = {}
+    for tenant_id, events in found.items():
+        is_all = len(events) < MAX_EVENTS_PER_TENANT
+        batches[tenant_id] = EventBatch(events, horizon if is_all else events[-1][0], is_all)
+    return batches
+
+
+async def commit_horizon(store: Store) -> CommitPosition:
+    """Returns the position for a reader who wants only future events."""
+    rows = await store.pool.fetch(_SQL.after_positions, [], [], [], 0)
+    return CommitPosition(rows[0]["horizon"], 0)
+
+
+def _event(row: asyncpg.Record) -> EventRow:
+    return EventRow(
+        **{name: row[name] for name in ("event_id", "at", "kind", "job", "attempt")},
+        key=RunKey(row["job_id"], row["scheduled_for"], row["slot"]),
+        data=msgspec.json.decode(row["data"]),
+    )

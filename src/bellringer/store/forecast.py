@@ -1,4 +1,4 @@
-"""What a forecast is made of: how many jobs follow which schedule, and the timers that are set."""
+"""Data for forecasts: how many jobs follow each schedule, and the pending timers."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from bellringer.store.pool import Store
+from bellringer.store.connection_pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("forecast")
-AGE: Final = timedelta(minutes=1)  # how old a count may grow before it is made anew
-FEW: Final = 10 * 1024 * 1024  # bytes of members, about 100,000: they are counted while somebody waits
-FIRST: Final = 5_000  # jobs that are looked at while somebody waits, where all are too many and were never counted
-MOST_LEFT_OUT: Final = 50_000  # jobs beyond those that are told of
-MOST_SIZES: Final = 20_000
-MOST_TIMERS: Final = 2_000  # of each shard
+MAX_COUNT_AGE: Final = timedelta(minutes=1)  # an older count is renewed
+SMALL_TABLE_BYTES: Final = 10 * 1024 * 1024  # about 100,000 members, which are counted during the request
+MAX_FIRST_JOBS: Final = 5_000  # counted during the request if no complete count exists
+MAX_LEFT_OUT_COUNTED: Final = 50_000  # jobs beyond MAX_FIRST_JOBS that are counted as left out
+MAX_SIZES: Final = 20_000
+MAX_TIMERS_PER_SHARD: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
-    """How many of a tenant's jobs in a pool follow a schedule; `jittered` of them start up to `jitter` later."""
+class CohortSize:
+    """The number of a tenant's jobs in a pool that follow a schedule; `jittered` of them start up to `jitter` later."""
 
     schedule_id: int
     pool: str
@@ -31,49 +31,54 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """The largest crowds first; `total` is the members of all, those beyond the bound too."""
+class CohortSizes:
+    """The largest groups of jobs first; `total` also counts the groups beyond MAX_SIZES."""
 
-    sizes: Sequence[Size]
+    sizes: Sequence[CohortSize]
     total: int
     counted_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timers:
-    """Timers by pool and second; `until`: those from there on were too many to be counted."""
+class PendingTimers:
+    """Pending timers by pool and second; `until`: later timers were too many to count."""
 
     fires: Mapping[tuple[str, datetime], int]
     until: datetime | None
 
 
-async def recount(store: Store, shards: Sequence[int], age: timedelta = AGE) -> int | None:
-    """Count the members of one of these shards anew, if one's count is too old; answers how many figures changed."""
+async def recount_oldest_shard(store: Store, shards: Sequence[int], age: timedelta = MAX_COUNT_AGE) -> int | None:
+    """Recounts the shard with the oldest count, if that is too old; returns how many figures changed."""
     changed: int | None = await store.pool.fetchval(_SQL.recount, shards, age)
     return changed
 
 
-async def sizes(store: Store, tenant_id: int) -> Sizes:
-    """The crowds of a tenant: of a small installation as they are now, of a large one as they were counted last, and,
-    before its schedulers have come to all shards for the first time, those of the tenant's first jobs."""
-    state = await store.pool.fetchrow(_SQL.state, FEW)
+async def load_sizes(store: Store, tenant_id: int) -> CohortSizes:
+    """Returns the group sizes of a tenant.
+
+    A small installation is counted now; a large one uses the last count. Before the first count of all shards is
+    complete, only the tenant's first jobs are counted.
+    """
+    state = await store.pool.fetchrow(_SQL.state, SMALL_TABLE_BYTES)
     assert state is not None
     counted_at: datetime = state["now"]
     if state["small"]:
-        rows = await store.pool.fetch(_SQL.counted, tenant_id, MOST_SIZES)
+        rows = await store.pool.fetch(_SQL.count_members, tenant_id, MAX_SIZES)
     elif state["counted_at"] is None:
-        rows = await store.pool.fetch(_SQL.first, tenant_id, MOST_SIZES, FIRST, MOST_LEFT_OUT)
+        rows = await store.pool.fetch(_SQL.count_first_jobs, tenant_id, MAX_SIZES, MAX_FIRST_JOBS, MAX_LEFT_OUT_COUNTED)
     else:
-        rows, counted_at = await store.pool.fetch(_SQL.kept, tenant_id, MOST_SIZES), state["counted_at"]
+        rows, counted_at = await store.pool.fetch(_SQL.stored_counts, tenant_id, MAX_SIZES), state["counted_at"]
     found = [
-        Size(schedule_id=number, pool=pool, members=members, jittered=jittered, jitter=timedelta(milliseconds=by))
+        CohortSize(schedule_id=number, pool=pool, members=members, jittered=jittered, jitter=timedelta(milliseconds=by))
         for number, pool, members, jittered, by, _ in rows
     ]
     total = rows[0]["total"] if rows else 0
-    return Sizes(sizes=found, total=total, counted_at=counted_at)
+    return CohortSizes(sizes=found, total=total, counted_at=counted_at)
 
 
-async def timers(store: Store, tenant_id: int, start: datetime, end: datetime) -> Timers:
-    """What waits for its time between two instants, for the first time."""
-    rows = await store.pool.fetch(_SQL.timers, tenant_id, start, end, MOST_TIMERS)
-    return Timers(fires={(row["pool"], row["at"]): row["fires"] for row in rows if row["pool"]}, until=rows[0]["until"])
+async def load_timers(store: Store, tenant_id: int, start: datetime, end: datetime) -> PendingTimers:
+    """Returns the timers of first attempts between two instants."""
+    rows = await store.pool.fetch(_SQL.timers, tenant_id, start, end, MAX_TIMERS_PER_SHARD)
+    return PendingTimers(
+        fires={(row["pool"], row["at"]): row["fires"] for row in rows if row["pool"]}, until=rows[0]["until"]
+    )

@@ -1,4 +1,4 @@
-"""What became of jobs' occurrences: runs, gaps, skips to come, and how the last attempts went."""
+"""The past occurrences of jobs: runs, gaps, skips, and the outcomes of their last attempts."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from datetime import UTC, date, datetime
 from typing import Final
 from uuid import UUID
 
-from bellringer.runs import RunKey
-from bellringer.store.pool import Store
+from bellringer.core.runs import RunKey
+from bellringer.store.connection_pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("job_history")
 
-START: Final = datetime(1, 1, 1, tzinfo=UTC)
-END: Final = datetime(9999, 12, 31, tzinfo=UTC)
-HIGHEST: Final = (1 << 63) - 1
-SUCCESS_LOOK: Final = 200  # attempts among which the last success is looked for
-MOST_OF_A_DAY: Final = 1_000
-MOST_GAPS: Final = 10_000
+MIN_INSTANT: Final = datetime(1, 1, 1, tzinfo=UTC)
+MAX_INSTANT: Final = datetime(9999, 12, 31, tzinfo=UTC)
+MAX_SLOT: Final = (1 << 63) - 1
+SUCCESS_SCAN_ATTEMPTS: Final = 200  # newest attempts that are scanned for a success
+MAX_RUNS_PER_DAY: Final = 1_000
+MAX_GAPS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class PastRun:
-    """A run with where it is; `started_at` and `finished_at` are of its last attempt."""
+    """A run with its state; `started_at` and `finished_at` are of its last attempt."""
 
     key: RunKey
     cause: str
@@ -36,8 +36,8 @@ class PastRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """Occurrences that got no run: `into_at` ran in their place."""
+class MissedRow:
+    """Occurrences without a run; the run at `into_at` stands for them."""
 
     from_at: datetime
     to_at: datetime
@@ -48,8 +48,8 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Skip:
-    """An occurrence that will not run."""
+class SkippedRow:
+    """A skipped future occurrence."""
 
     at: datetime
     who: str
@@ -57,8 +57,8 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
-    """One attempt of a job; attempt 0 is an end without a try."""
+class AttemptRecord:
+    """One attempt of a job; attempt 0 is an end without an attempt."""
 
     scheduled_for: datetime
     attempt: int
@@ -72,51 +72,115 @@ async def last_runs(
     store: Store,
     tenant_id: int,
     jobs: Sequence[UUID],
-    most: int,
+    limit: int,
     *,
-    start: datetime = START,
-    before: tuple[datetime, int] = (END, 0),
+    start: datetime = MIN_INSTANT,
+    before: tuple[datetime, int] = (MAX_INSTANT, 0),
 ) -> list[PastRun]:
-    """The newest runs of each of these jobs before (instant, slot), the newest first."""
-    rows = await store.pool.fetch(_SQL.last_runs, tenant_id, jobs, start, *before, most)
+    """Returns the newest runs of each job before (instant, slot), newest first."""
+    rows = await store.pool.fetch(_SQL.last_runs, tenant_id, jobs, start, *before, limit)
     return [PastRun(RunKey(job_id, at, slot), *others) for job_id, at, slot, *others in rows]
 
 
-async def known(store: Store, tenant_id: int, jobs: Sequence[UUID]) -> set[UUID]:
-    """Those of these jobs that there are."""
+async def existing_jobs(store: Store, tenant_id: int, jobs: Sequence[UUID]) -> set[UUID]:
+    """Returns those ids that are jobs of the tenant."""
     return {row["job_id"] for row in await store.pool.fetch(_SQL.known, tenant_id, jobs)}
 
 
 async def last_successes(store: Store, tenant_id: int, jobs: Sequence[UUID]) -> Mapping[UUID, datetime]:
-    """When the last run that succeeded was scheduled for, of each job with one among its newest attempts."""
-    rows = await store.pool.fetch(_SQL.last_successes, tenant_id, jobs, SUCCESS_LOOK)
+    """Returns when the last successful run of each job was scheduled, among the job's newest attempts."""
+    rows = await store.pool.fetch(_SQL.last_successes, tenant_id, jobs, SUCCESS_SCAN_ATTEMPTS)
     return {row["job_id"]: row["at"] for row in rows}
 
 
-async def last_tries(store: Store, tenant_id: int, job_id: UUID, most: int) -> list[Try]:
-    """The newest attempts of a job."""
-    return [Try(*row) for row in await store.pool.fetch(_SQL.last_tries, tenant_id, job_id, most)]
+async def last_attempts(store: Store, tenant_id: int, job_id: UUID, limit: int) -> list[AttemptRecord]:
+    """Returns the newest attempts of a job."""
+    return [AttemptRecord(*row) for row in await store.pool.fetch(_SQL.last_attempts, tenant_id, job_id, limit)]
 
 
-async def gaps(
-    store: Store, job_id: UUID, start: datetime, before: tuple[datetime, datetime, int], most: int
-) -> list[Gap]:
-    """The newest gaps before (its beginning, its end, its schedule)."""
-    return [Gap(*row) for row in await store.pool.fetch(_SQL.gaps, job_id, start, *before, most)]
+async def list_gaps(
+    store: Store, job_id: UUID, start: datetime, before: tuple[datetime, datetime, int], limit: int
+) -> list[MissedRow]:
+    """Returns the newest gaps before (start, end, schedule)."""
+    return [MissedRow(*row) for row in await store.pool.fetch(_SQL.gaps, job_id, start, *before, limit)]
 
 
-async def skips(store: Store, tenant_id: int, job_id: UUID, start: datetime, before: datetime, most: int) -> list[Skip]:
-    """Skips to come, the farthest first."""
-    return [Skip(*row) for row in await store.pool.fetch(_SQL.skips, job_id, tenant_id, start, before, most)]
+async def list_skips(
+    store: Store, tenant_id: int, job_id: UUID, start: datetime, before: datetime, limit: int
+) -> list[SkippedRow]:
+    """Returns skips of future occurrences, the most distant first."""
+    return [SkippedRow(*row) for row in await store.pool.fetch(_SQL.skips, job_id, tenant_id, start, before, limit)]
 
 
-async def days(store: Store, tenant_id: int, job_id: UUID, wanted: Sequence[date]) -> Mapping[date, tuple[int, int]]:
-    """Runs of each day, and how many of them gave up; one more than MOST_OF_A_DAY stands for more."""
-    rows = await store.pool.fetch(_SQL.days, tenant_id, job_id, wanted, MOST_OF_A_DAY + 1)
+async def runs_by_day(
+    store: Store, tenant_id: int, job_id: UUID, wanted: Sequence[date]
+) -> Mapping[date, tuple[int, int]]:
+    """Returns (runs, failed runs) per day; MAX_RUNS_PER_DAY + 1 stands for more."""
+    rows = await store.pool.fetch(_SQL.daily_counts, tenant_id, job_id, wanted, MAX_RUNS_PER_DAY + 1)
     return {row["day"]: (row["runs"], row["failed"]) for row in rows}
 
 
-async def gap_days(store: Store, job_id: UUID, start: datetime, end: datetime) -> Mapping[date, int]:
-    """Occurrences without a run by the day on which their gap begins; a gap that was not counted counts as one."""
-    rows = await store.pool.fetch(_SQL.gap_days, job_id, start, end, MOST_GAPS)
+async def gaps_by_day(store: Store, job_id: UUID, start: datetime, end: datetime) -> Mapping[date, int]:
+    """Returns the occurrences without a run by the day their gap begins; an uncounted gap counts as one."""
+    rows = await store.pool.fetch(_SQL.gap_days, job_id, start, end, MAX_GAPS)
     return {row["day"]: row["count"] for row in rows}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkipRow:
+    """A skipped occurrence, who skipped it, and why."""
+
+    job_id: UUID
+    at: datetime
+    who: str
+    reason: str | None
+    made_at: datetime
+
+
+async def skip(
+    store: Store, job_id: UUID, tenant_id: int, at: datetime, revision: int, who: str, reason: str | None
+) -> str | None:
+    """Returns `skipped`, `fired` or `changed`; None if there is no such job."""
+    done: str | None = await store.pool.fetchval(_SQL.skip, job_id, tenant_id, at, revision, who, reason)
+    return done
+
+
+async def unskip(store: Store, job_id: UUID, tenant_id: int, at: datetime) -> str | None:
+    """Returns `wanted` or `fired`; None if the occurrence was not skipped."""
+    done: str | None = await store.pool.fetchval(_SQL.unskip, job_id, tenant_id, at)
+    return done
+
+
+async def upcoming_skips(
+    store: Store, job_id: UUID, tenant_id: int, after: datetime | None, limit: int
+) -> list[SkipRow]:
+    """Returns the upcoming skips of a job, the next first."""
+    return [
+        SkipRow(**dict(row)) for row in await store.pool.fetch(_SQL.upcoming_skips, job_id, tenant_id, after, limit)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissedCounts:
+    """Occurrences of a job that got a run, and those that were missed; `more`: counting stopped at its limit.
+
+    `uncounted` gaps have no count.
+    """
+
+    fired: int
+    missed: int
+    uncounted: int
+    more: bool
+
+
+async def count_missed(
+    store: Store, tenant_id: int, job_id: UUID, start: datetime, end: datetime, limit: int
+) -> MissedCounts:
+    row = await store.pool.fetchrow(_SQL.missed, job_id, tenant_id, start, end, limit)
+    assert row is not None
+    return MissedCounts(
+        fired=row["fired"],
+        missed=row["missed"],
+        uncounted=row["uncounted"],
+        more=row["fired"] >= limit or row["gaps"] >= limit,
+    )

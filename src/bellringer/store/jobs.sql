@@ -1,9 +1,5 @@
 -- name: register
-select bellringer.register($1::jsonb, $2, $3, $4, $5, $6, $7, $8, $9)
-
--- name: lock_shards
--- With the patience that registration has by itself.
-select set_config('lock_timeout', '5s', true), bellringer.lock_shards_shared('{}', $1::smallint[])
+select bellringer.register($1::jsonb, $2, $3, $4, $5, $6, $7, $8, $9, $10::jsonb)
 
 -- name: pause
 select bellringer.pause($1, $2, $3, $4, $5)
@@ -11,45 +7,108 @@ select bellringer.pause($1, $2, $3, $4, $5)
 -- name: resume
 select bellringer.resume($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
 
--- name: retire
-select bellringer.retire($1, $2, $3)
+-- name: delete
+select bellringer.delete_job($1, $2, $3)
 
 -- name: get
--- In the order given. Each look-up is one by a key that no other plan fits, and jobs stand behind a fence: before the first analyze of
--- a table that has grown, the planner prefers the tenant's index, or to read all of what was small.
-select j.job_id, j.name, (select t.name from tasks t where t.task_id = j.task_id) as task, j.spec, j.schedules, j.schedule_ids,
-       (select p.name from pools p where p.pool_id = j.pool_id) as pool, j.priority, j.misfire, j.catchup, j.overlap,
-       j.cap, l.key as limit_key, l.most as limit_most, j.jitter, j.jitter_by, j.late_after,
-       j.starts_at, j.ends_at, j.enabled, j.paused_at, j.paused_by, j.paused_reason, j.paused_until, j.owner, j.tags, s.region, j.revision,
-       j.created_at, j.updated_at, j.once_at, j.delay, j.expected_duration, j.routed, j.learned_at,
-       coalesce((select g.nodes from graphs g where g.graph_id = (j.spec ->> 'graph')::integer), 0) as nodes,
-       (select min(c.next_at) from unnest(j.schedule_ids) i (schedule_id)
-        cross join lateral (select c.next_at from cohorts c where c.shard = j.shard and c.schedule_id = i.schedule_id offset 0) c
-        where j.enabled and j.paused_at is null) as next_at,
-       (select min(m.due_at) from timers m where m.job_id = j.job_id) as timer_at
-from unnest($1::uuid[]) with ordinality u (id, nth) cross join lateral (select * from jobs j where j.job_id = u.id offset 0) j
-left join leases s on s.shard = j.shard
-left join lateral (select * from limits l where l.key_id = j.key_id offset 0) l on l.key not like 'job %'
-where j.tenant_id = $2 and j.deleted_at is null order by u.nth
+-- Jobs by id, in the given order. Every lookup is a lateral select with `offset 0`, so that only primary keys fit:
+-- before the first ANALYZE of a table that has grown, the planner would prefer the tenant's index or a scan.
+select job.*, (select task.name from tasks task where task.task_id = job.task_id) as task,
+       (select pool.name from pools pool where pool.pool_id = job.pool_id) as pool, job_limit.key as limit_key,
+       job_limit.most as limit_most, lease.region,
+       coalesce((select graph.nodes from graphs graph where graph.graph_id = (job.spec ->> 'graph')::integer),
+                0) as nodes,
+       (select min(cohort.next_at) from unnest(job.schedule_ids) given (schedule_id)
+        cross join lateral (
+          select cohort.next_at from cohorts cohort
+          where cohort.shard = job.shard and cohort.schedule_id = given.schedule_id offset 0) cohort
+        where job.enabled and job.paused_at is null and job.done_at is null
+          and cohort.next_at < end_of_time()) as next_at,
+       (select min(timer.due_at) from timers timer where timer.job_id = job.job_id) as timer_at, app.name as app,
+       case when job.orphaned_at is null then nullif(app.version, '') else job.orphaned_version end as app_version,
+       array(
+         select other.name from job_followers follower
+         cross join lateral (select name from jobs where job_id = follower.job_id offset 0) other
+         where follower.tenant_id = job.tenant_id and follower.upstream_key = job.name_key
+         order by other.name limit 100) as followers
+from unnest($1::uuid[])
+with ordinality given (id, nth)
+cross join lateral (select * from jobs job where job.job_id = given.id offset 0) job
+left join lateral (select app.name, app.version from apps app where app.app_id = job.app_id offset 0) app on true
+left join leases lease on lease.shard = job.shard
+left join lateral (
+  select * from limits job_limit
+  where job_limit.key_id = job.key_id offset 0) job_limit on job_limit.key not like 'job %'
+where job.tenant_id = $2 and job.deleted_at is null
+order by given.nth
 
 -- name: find
 select job_id, revision from jobs where tenant_id = $1 and name_key = lower($2) and deleted_at is null
 
 -- name: find_many
--- The database alone knows what its small letters are. They are made apart: behind row-level security an index is asked only by
--- what cannot tell of the rows, and lower() might.
+-- The database decides what lower() returns. It is computed in a subquery: under row-level security an index is used
+-- only with leakproof conditions, and lower() is not leakproof.
 select u.name as given, j.job_id, j.revision
 from (select name, lower(name) as name_key from unnest($2::text[]) u (name) offset 0) u
 join jobs j on j.tenant_id = $1 and j.name_key = u.name_key and j.deleted_at is null
 
 -- name: page
--- Of jobs by their names ($2) or ids.
-select job_id, name_key, is_stop from bellringer.list_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+-- Ordered by name if $2 is true, otherwise by id.
+select job_id, name_key, is_stop
+from bellringer.list_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $14, $15, $12, $13)
 
--- name: stop_runs
--- What a deleted job has under way is asked to stop.
-update queue set cancel_requested = true where job_id = $1 and tenant_id = $2 and (worker_id is not null or blocked & 128 = 128)
+-- name: request_cancel
+-- Asks the running runs of a deleted job to stop.
+update queue set cancel_requested = true
+where job_id = $1 and tenant_id = $2 and (worker_id is not null or blocked & OPEN_WORKFLOW = OPEN_WORKFLOW)
 
--- name: lapsed
--- Pauses whose time is over, the first first: so it is their index that is read, whatever the planner believes.
-select job_id, tenant_id from jobs where paused_until <= bellringer.now() and paused_until is not null order by paused_until limit $1
+-- name: expired_pauses
+-- Ordered by paused_until, so that the planner uses its index in any case.
+select job_id, tenant_id from jobs
+where paused_until <= bellringer.now() and paused_until is not null
+order by paused_until limit $1
+
+-- name: finish
+select * from bellringer.finish_jobs($1, $2, $3, $4, $5, $6)
+
+-- name: delete_done
+select * from bellringer.delete_done_jobs($1, $2, $3)
+
+-- name: of_code
+-- Jobs that code has declared and that can still fire: those of no app, which were declared before apps were recorded,
+-- and those of the app $3. `served`: a live worker knows their task.
+select job.job_id, job.name, task.name as task,
+       exists (
+         select 1 from workers worker
+         where worker.state in ('live', 'draining') and job.task_id = any (worker.task_ids)) as served
+from jobs job
+join tasks task on task.task_id = job.task_id
+where job.tenant_id = $1 and job.owner = 'code' and (job.app_id is null or job.app_id = $3)
+  and job.orphaned_at is null and job.deleted_at is null and job.done_at is null and job.enabled
+  and job.paused_at is null
+  and (job.schedule_ids <> '{}' or job.once_at is not null or job.delay is not null or job.after is not null)
+order by job.job_id limit $2
+
+-- name: idle
+-- Jobs that change within $3 only if someone writes to them: none of their runs is unfinished or due by then, no
+-- catch-up is open, no pause ends, and no maintenance step marks them as done, deletes or prunes them.
+select job.job_id from unnest($1::uuid[]) given (id)
+cross join lateral (select * from jobs job where job.job_id = given.id offset 0) job
+where job.tenant_id = $2 and job.deleted_at is null and job.after is null
+  and (job.paused_until is null or job.paused_until > bellringer.now() + $3::interval)
+  and (job.done_at is null and coalesce(job.once_at, job.ends_at, end_of_time()) > bellringer.now() + $3::interval
+       or job.done_at > bellringer.now() - interval '1 day' and job.after_completion = 'keep')
+  and not exists (select 1 from queue run where run.job_id = job.job_id offset 0)
+  and not exists (
+    select 1 from timers timer
+    where timer.job_id = job.job_id and timer.due_at <= bellringer.now() + $3::interval offset 0)
+  and not exists (
+    select 1 from unnest(job.schedule_ids) given (schedule_id)
+    cross join lateral (
+      select cohort.next_at from cohorts cohort
+      where cohort.shard = job.shard and cohort.schedule_id = given.schedule_id offset 0) cohort
+    where cohort.next_at <= bellringer.now() + $3::interval
+       or cohort.next_at = end_of_time() and job.done_at is null)
+  and not exists (
+    select 1 from backfills backfill
+    where backfill.job_id = job.job_id and backfill.state in ('running', 'paused') offset 0)

@@ -1,8 +1,10 @@
-"""One node holds all shards: the one whose session has a lock of the database; the others stand by.
+"""Leader mode: one scheduler holds all shards, namely the one whose session has an advisory lock; the others stand
+by.
 
-The lock belongs to a connection of the leader's own, by which it also renews. Who loses the connection loses the lock,
-and the next that asks takes over at once. A leader that is stopped keeps its connection, as its kernel answers for it:
-once no lease is good any more, and that connection has been silent for longer than a lease, a standby ends it.
+The lock belongs to a dedicated connection, over which the leader also renews. If the connection is lost, so is the
+lock, and the next scheduler that tries takes over. A leader whose process is stopped keeps its connection, because
+its kernel still responds: once no lease is valid and the connection was silent for longer than a lease, a standby
+ends the connection.
 """
 
 from __future__ import annotations
@@ -15,22 +17,24 @@ from uuid import UUID
 
 import asyncpg
 
-from bellringer.leases import LEASE, LeaseKeeper
+from bellringer.core.advisory_locks import AdvisoryLock
+from bellringer.core.leases import LEASE_DURATION, LeaseKeeper
 from bellringer.store import leases
-from bellringer.store.pool import FAILURES, Store, connect
+from bellringer.store.connection_pool import DATABASE_ERRORS, Store, connect
 from bellringer.telemetry import log
 
-SPACE: Final = 89  # of the advisory lock
-PATIENCE: Final = 2.0  # seconds that the leader's connection may take to answer; a lease is renewed far more often
-_TRY: Final = f"select pg_try_advisory_lock({SPACE}, 0)"
+SESSION_TIMEOUT_SECONDS: Final = 2.0  # leases are renewed far more often
+_TRY_LOCK: Final = f"select pg_try_advisory_lock({AdvisoryLock.LEADER.value}, 0)"
 
 
 class LeaderLeases(LeaseKeeper):
-    """Grants all shards to who has the lock. It needs a session: no pooler that hands connections to transactions."""
+    """Grants all shards to the holder of the lock. Needs a session, so it does not work through a transaction
+    pooler.
+    """
 
-    divides = False
+    shares_shards = False
 
-    def __init__(self, store: Store, lease: timedelta = LEASE) -> None:
+    def __init__(self, store: Store, lease: timedelta = LEASE_DURATION) -> None:
         self._store = store
         self._lease = lease
         self._session: asyncpg.Connection[Any] | None = None
@@ -38,21 +42,26 @@ class LeaderLeases(LeaseKeeper):
         self._freed: Callable[[], None] = lambda: None
 
     async def acquire(self, holder: UUID, want: int, among: Collection[int] | None = None) -> Mapping[int, int]:
-        """The shards, whoever had them, if this is the leader or can become it."""
+        """Returns the shards, regardless of their holder, if this scheduler is or becomes the leader."""
         if not self._leads and not await self._elected():
             return {}
         shards = range(want) if among is None else sorted(among)[:want]
-        return await leases.install(self._session, holder, dict.fromkeys(shards, 0), self._lease)
+        try:
+            async with asyncio.timeout(SESSION_TIMEOUT_SECONDS):
+                return await leases.install(self._session, holder, dict.fromkeys(shards, 0), self._lease)
+        except DATABASE_ERRORS:
+            self._step_down()
+            raise
 
     async def renew(self, holder: UUID, tokens: Mapping[int, int]) -> frozenset[int]:
-        """By the connection that has the lock, so that there is never the one without the other."""
+        """Renews over the connection that holds the lock, so that lease and lock are lost together."""
         if not self._leads or self._session is None:
             return frozenset()
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(SESSION_TIMEOUT_SECONDS):
                 return await leases.renew(self._session, holder, tokens, self._lease)
-        except FAILURES as error:
-            log.warning("the leader has lost its connection, and with it the lock", error=str(error))
+        except DATABASE_ERRORS as error:
+            log.warning("leadership lost: the connection of the leader broke", error=str(error))
             self._step_down()
             return frozenset()
 
@@ -66,18 +75,18 @@ class LeaderLeases(LeaseKeeper):
         self._step_down()
 
     async def _elected(self) -> bool:
-        """Try for the lock."""
+        """Tries to get the lock."""
         session = await self._connected()
         try:
-            async with asyncio.timeout(PATIENCE):
-                self._leads = bool(await session.fetchval(_TRY))
-        except FAILURES:
+            async with asyncio.timeout(SESSION_TIMEOUT_SECONDS):
+                self._leads = bool(await session.fetchval(_TRY_LOCK))
+        except DATABASE_ERRORS:
             self._step_down()
         if self._leads:
-            log.info("this node leads")
-        elif await leases.end_silent_leader(self._store, SPACE, self._lease):
-            log.warning("the leader is silent: its connection was ended")
-            self._freed()  # the lock is free in a moment
+            log.info("leadership gained")
+        elif await leases.end_silent_leader(self._store, AdvisoryLock.LEADER, self._lease):
+            log.warning("silent leader: its connection was ended")
+            self._freed()  # the lock becomes free in a moment
         return self._leads
 
     async def _connected(self) -> asyncpg.Connection[Any]:
@@ -87,13 +96,13 @@ class LeaderLeases(LeaseKeeper):
         return self._session
 
     def _cut(self, session: object) -> None:
-        """The server has ended the connection: do not wait for the next renewal to find out."""
+        """The server has ended the connection: steps down without waiting for the next renewal."""
         if session is self._session:
             self._step_down()
             self._freed()
 
     def _step_down(self) -> None:
-        """At once, and without asking: a connection that is cut off would not answer."""
+        """Drops the connection without a round trip, which a broken connection would not answer."""
         session, self._session, self._leads = self._session, None, False
         if session is not None and not session.is_closed():
             session.terminate()

@@ -1,4 +1,4 @@
-"""Shard leases and node heartbeats in PostgreSQL, by its real clock: a test's clock never moves them."""
+"""Shard leases and scheduler heartbeats in PostgreSQL, by the server's real clock; the test clock never moves them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from uuid import UUID
 
 import msgspec
 
-from bellringer.leases import LEASE, Ledger, Peer, write_shards
-from bellringer.store.pool import Store
+from bellringer.core.leases import LEASE_DURATION, LeaseTable
+from bellringer.core.shard_balance import Peer, format_shards
+from bellringer.store.connection_pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("leases")
-LONGEST: Final = 500  # characters of what a node waits for
+MAX_WAITS_FOR_CHARACTERS: Final = 500
 
 
-class PostgresLeases(Ledger):
-    """The default keeper of leases: one row a shard."""
+class PostgresLeases(LeaseTable):
+    """The default lease keeper: one row per shard."""
 
-    def __init__(self, store: Store, lease: timedelta = LEASE) -> None:
+    def __init__(self, store: Store, lease: timedelta = LEASE_DURATION) -> None:
         self._store = store
         self._lease = lease
 
@@ -37,10 +38,10 @@ class PostgresLeases(Ledger):
         await release(self._store.pool, holder, tokens)
 
     async def watch(self, freed: Callable[[], None]) -> None:
-        """Who lets go sends a wake-up, which every node hears already."""
+        """Does nothing: releasing a shard sends a wake-up that every scheduler hears."""
 
     async def close(self) -> None:
-        """The pool is not its own."""
+        """Does nothing: the pool belongs to the caller."""
 
     async def install(self, holder: UUID, candidates: Mapping[int, int]) -> Mapping[int, int]:
         return await install(self._store.pool, holder, candidates, self._lease)
@@ -49,29 +50,29 @@ class PostgresLeases(Ledger):
         return [row["shard"] for row in await self._store.pool.fetch(_SQL.shards)]
 
 
-# By a pool, or by a connection that has a lock
+# Statements for a pool, or for the connection that holds a lock
 
 
-async def install(runs: Any, holder: UUID, candidates: Mapping[int, int], lease: timedelta) -> Mapping[int, int]:
+async def install(connection: Any, holder: UUID, candidates: Mapping[int, int], lease: timedelta) -> Mapping[int, int]:
     shards = sorted(candidates)
-    rows = await runs.fetch(_SQL.install, holder, shards, [candidates[s] for s in shards], lease)
+    rows = await connection.fetch(_SQL.install, holder, shards, [candidates[s] for s in shards], lease)
     return {row["shard"]: row["token"] for row in rows}
 
 
-async def renew(runs: Any, holder: UUID, tokens: Mapping[int, int], lease: timedelta) -> frozenset[int]:
+async def renew(connection: Any, holder: UUID, tokens: Mapping[int, int], lease: timedelta) -> frozenset[int]:
     shards = sorted(tokens)
-    rows = await runs.fetch(_SQL.renew, holder, shards, [tokens[s] for s in shards], lease)
+    rows = await connection.fetch(_SQL.renew, holder, shards, [tokens[s] for s in shards], lease)
     return frozenset(row["shard"] for row in rows)
 
 
-async def release(runs: Any, holder: UUID, tokens: Mapping[int, int]) -> None:
+async def release(connection: Any, holder: UUID, tokens: Mapping[int, int]) -> None:
     shards = sorted(tokens)
-    await runs.execute(_SQL.release, holder, shards, [tokens[s] for s in shards])
+    await connection.execute(_SQL.release, holder, shards, [tokens[s] for s in shards])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beat:
-    """What a node says of itself with every heartbeat."""
+class NodeHeartbeat:
+    """The contents of a scheduler's heartbeat."""
 
     node_id: UUID
     name: str
@@ -83,12 +84,12 @@ class Beat:
     refused: int = 0
     skew: float = 0.0
     region: str | None = None
-    waits_for: str | None = None  # what keeps it from its shards, in words
+    waits_for: str | None = None  # why it has no shards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseRow:
-    """One shard's lease, as a person reads it."""
+    """The lease of one shard, as the API shows it."""
 
     shard: int
     holder: UUID | None
@@ -99,8 +100,8 @@ class LeaseRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """One scheduler node, as a person reads it."""
+class SchedulerNodeRow:
+    """A scheduler, as the API shows it."""
 
     node_id: UUID
     name: str
@@ -118,54 +119,79 @@ class Node:
     age: float
 
 
-async def beat(store: Store, b: Beat) -> None:
+async def record_heartbeat(store: Store, b: NodeHeartbeat) -> None:
     of_node = (b.node_id, b.name, b.host, b.pid, b.version)
     await store.pool.execute(
-        _SQL.beat, *of_node, b.shards, b.fired, b.refused, b.skew, b.region, b.waits_for and b.waits_for[:LONGEST]
+        _SQL.heartbeat,
+        *of_node,
+        b.shards,
+        b.fired,
+        b.refused,
+        b.skew,
+        b.region,
+        b.waits_for and b.waits_for[:MAX_WAITS_FOR_CHARACTERS],
     )
 
 
-async def live(store: Store, within: timedelta) -> list[Peer]:
-    """The nodes that were seen lately, in an order that all nodes agree on."""
+async def live_nodes(store: Store, within: timedelta) -> list[Peer]:
+    """Returns the schedulers with a recent heartbeat, in an order that all of them agree on."""
     return [Peer(row["node_id"], row["region"]) for row in await store.pool.fetch(_SQL.live, within)]
 
 
 async def regions(store: Store) -> Mapping[int, str]:
-    """The shards that belong to a region."""
+    """Returns the region of each shard that has one."""
     return {row["shard"]: row["region"] for row in await store.pool.fetch(_SQL.regions)}
 
 
 async def set_regions(store: Store, shards: Mapping[int, str]) -> None:
-    """Say which shards belong to which region; the others belong to none."""
+    """Assigns shards to regions; shards that are not given belong to none."""
     named = sorted(set(shards.values()))
-    told = {region: write_shards([s for s in shards if shards[s] == region]) for region in named}
-    document = msgspec.json.encode(told).decode()
+    by_region = {region: format_shards([s for s in shards if shards[s] == region]) for region in named}
+    document = msgspec.json.encode(by_region).decode()
     await store.pool.execute(_SQL.set_regions, list(shards), list(shards.values()), document)
 
 
 async def end_silent_leader(store: Store, space: int, lease: timedelta) -> bool:
-    """End the connection of a leader that has said nothing for longer than a lease; True: there was one."""
-    return bool(await store.pool.fetch(_SQL.silent_leader, space, lease))
+    """Ends the connection of a leader that was silent for longer than a lease; returns whether there was one."""
+    return bool(await store.pool.fetch(_SQL.end_silent_leader, space, lease))
 
 
-async def leave(store: Store, node_id: UUID) -> None:
+async def remove_node(store: Store, node_id: UUID) -> None:
     await store.pool.execute(_SQL.leave, node_id)
 
 
-async def forget(store: Store) -> None:
-    """Drop the rows of nodes that were not seen for a day."""
+async def prune_nodes(store: Store) -> None:
+    """Deletes schedulers without a heartbeat for a day."""
     await store.pool.execute(_SQL.forget)
 
 
-async def table(store: Store) -> list[LeaseRow]:
+async def list_leases(store: Store) -> list[LeaseRow]:
     rows = await store.pool.fetch(_SQL.table)
     return [LeaseRow(**dict(row)) for row in rows]
 
 
-async def any_waits(store: Store) -> bool:
-    """Whether a live node is kept from its shards."""
+async def any_node_waits(store: Store) -> bool:
+    """Whether a live scheduler is kept from its shards."""
     return bool(await store.pool.fetchval(_SQL.any_waits))
 
 
-async def nodes(store: Store) -> list[Node]:
-    return [Node(**dict(row)) for row in await store.pool.fetch(_SQL.nodes)]
+async def list_nodes(store: Store) -> list[SchedulerNodeRow]:
+    return [SchedulerNodeRow(**dict(row)) for row in await store.pool.fetch(_SQL.nodes)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardRow:
+    """A shard, its lease holder and its next due instant; `late` is how many seconds that instant has passed."""
+
+    shard: int
+    holder: UUID | None
+    node: str | None
+    token: int
+    region: str | None
+    next_at: datetime | None
+    timer_at: datetime | None
+    late: float
+
+
+async def list_shards(store: Store) -> list[ShardRow]:
+    return [ShardRow(**dict(row)) for row in await store.pool.fetch(_SQL.shard_status)]

@@ -1,45 +1,60 @@
 -- name: acquire
--- Free or expired shards of those in $4 (null: all), at most $2. Skipping locked rows lets several nodes take at once without waiting.
+-- At most $2 free or expired shards, of those in $4 (null: all). Locked rows are skipped, so that nodes do not wait for
+-- each other.
 with free as materialized (
-  select shard from leases where (holder is null or expires_at < clock_timestamp()) and ($4::smallint[] is null or shard = any ($4))
+  select shard from leases
+  where (holder is null or expires_at < clock_timestamp()) and ($4::smallint[] is null or shard = any ($4))
   order by expires_at, shard limit $2 for update skip locked)
-update leases l set holder = $1, token = l.token + 1, expires_at = clock_timestamp() + $3::interval
-from free where l.shard = free.shard and (l.holder is null or l.expires_at < clock_timestamp())
-returning l.shard, l.token
+update leases lease set holder = $1, token = lease.token + 1, expires_at = clock_timestamp() + $3::interval
+from free
+where lease.shard = free.shard and (lease.holder is null or lease.expires_at < clock_timestamp())
+returning lease.shard, lease.token
 
 -- name: install
--- Grants that another engine has made: $3 are its numbers, which are only candidates for the tokens. Whoever holds a row is fenced
--- off by the token; a tick under way is waited for.
+-- Leases that another backend has granted. $3 are its numbers, which are candidates for the tokens. The new token
+-- fences off the previous holder; a running tick is waited for.
 with those as materialized (
-  select l.shard, u.candidate from unnest($2::smallint[], $3::bigint[]) u (shard, candidate)
-  join leases l on l.shard = u.shard order by l.shard for update of l)
-update leases l set holder = $1, token = greatest(l.token + 1, t.candidate), expires_at = clock_timestamp() + $4::interval
-from those t where l.shard = t.shard
-returning l.shard, l.token
+  select lease.shard, given.candidate from unnest($2::smallint[], $3::bigint[]) given (shard, candidate)
+  join leases lease on lease.shard = given.shard
+  order by lease.shard for update of lease)
+update leases lease
+set holder = $1, token = greatest(lease.token + 1, those.candidate), expires_at = clock_timestamp() + $4::interval
+from those
+where lease.shard = those.shard
+returning lease.shard, lease.token
 
 -- name: renew
--- In shard order, as the fence of a tick takes them.
+-- In shard order, as the fence of a tick locks them.
 with mine as materialized (
-  select l.shard from unnest($2::smallint[], $3::bigint[]) u (shard, token)
-  join leases l on l.shard = u.shard and l.token = u.token and l.holder = $1 order by l.shard for update of l)
-update leases l set expires_at = clock_timestamp() + $4::interval from mine where l.shard = mine.shard
-returning l.shard
+  select lease.shard from unnest($2::smallint[], $3::bigint[]) given (shard, token)
+  join leases lease on lease.shard = given.shard and lease.token = given.token and lease.holder = $1
+  order by lease.shard for update of lease)
+update leases lease set expires_at = clock_timestamp() + $4::interval
+from mine
+where lease.shard = mine.shard
+returning lease.shard
 
 -- name: release
 with mine as materialized (
-  select l.shard from unnest($2::smallint[], $3::bigint[]) u (shard, token)
-  join leases l on l.shard = u.shard and l.token = u.token and l.holder = $1 order by l.shard for update of l)
-update leases l set holder = null, expires_at = '-infinity' from mine where l.shard = mine.shard
+  select lease.shard from unnest($2::smallint[], $3::bigint[]) given (shard, token)
+  join leases lease on lease.shard = given.shard and lease.token = given.token and lease.holder = $1
+  order by lease.shard for update of lease)
+update leases lease set holder = null, expires_at = '-infinity' from mine where lease.shard = mine.shard
 
 -- name: table
-select l.shard, l.holder, n.name as node, l.token, l.region, extract(epoch from greatest(l.expires_at, 'epoch') - clock_timestamp())::float8 as seconds_left
-from leases l left join nodes n on n.node_id = l.holder order by l.shard
+select lease.shard, lease.holder, node.name as node, lease.token, lease.region,
+       extract(epoch from greatest(lease.expires_at, 'epoch') - clock_timestamp())::float8 as seconds_left
+from leases lease
+left join nodes node on node.node_id = lease.holder
+order by lease.shard
 
--- name: beat
-insert into nodes (node_id, name, host, pid, version, started_at, seen_at, shards, fired, refused, skew, region, waits_for)
+-- name: heartbeat
+insert into nodes (node_id, name, host, pid, version, started_at, seen_at, shards, fired, refused, skew, region,
+                   waits_for)
 values ($1, $2, $3, $4, $5, clock_timestamp(), clock_timestamp(), $6, $7, $8, $9, $10, $11)
-on conflict (node_id) do update set seen_at = clock_timestamp(), shards = excluded.shards, fired = excluded.fired,
-  refused = excluded.refused, skew = excluded.skew, region = excluded.region, waits_for = excluded.waits_for
+on conflict (node_id) do update
+set seen_at = clock_timestamp(), shards = excluded.shards, fired = excluded.fired, refused = excluded.refused,
+    skew = excluded.skew, region = excluded.region, waits_for = excluded.waits_for
 
 -- name: live
 select node_id, region from nodes where seen_at > clock_timestamp() - $1::interval order by node_id
@@ -51,21 +66,29 @@ select shard from leases order by shard
 select shard, region from leases where region is not null order by shard
 
 -- name: set_regions
--- All shards at once, in shard order, as the fence of a tick takes them; those that are not named belong to no region. The audit is
--- told once, and not of each row.
+-- All shards at once, in shard order, as the fence of a tick locks them; shards that are not named get no region.
+-- Writes one audit entry, not one for each row.
 with those as materialized (
-  select l.shard, u.region from leases l left join unnest($1::smallint[], $2::text[]) u (shard, region) on u.shard = l.shard
-  order by l.shard for update of l),
+  select lease.shard, given.region from leases lease
+  left join unnest($1::smallint[], $2::text[]) given (shard, region) on given.shard = lease.shard
+  order by lease.shard for update of lease),
 changed as (
-  update leases l set region = t.region from those t where l.shard = t.shard and l.region is distinct from t.region returning l.shard)
-select bellringer.note(0, 'cluster.regions', 'cluster', 'regions', $3::jsonb) from (select count(*) as n from changed) c where c.n > 0
+  update leases lease set region = those.region
+  from those
+  where lease.shard = those.shard and lease.region is distinct from those.region
+  returning lease.shard)
+select bellringer.note(0, 'cluster.regions', 'cluster', 'regions', $3::jsonb)
+from (select count(*) as n from changed) counted
+where counted.n > 0
 
--- name: silent_leader
--- A leader's connection, as long as no lease is good and it has said nothing for longer than a lease: its process is stopped, or
--- cut off. Ending the connection frees the lock.
-select pg_terminate_backend(l.pid) from pg_locks l join pg_stat_activity a on a.pid = l.pid
-where l.locktype = 'advisory' and l.classid = $1 and l.objid = 0 and l.objsubid = 2 and l.granted and a.datname = current_database()
-  and l.database = a.datid and a.state_change < clock_timestamp() - $2::interval
+-- name: end_silent_leader
+-- Terminates the leader's connection, which frees its lock, if no lease is valid and the connection was silent for
+-- longer than a lease: its process is stopped or disconnected.
+select pg_terminate_backend(lock.pid) from pg_locks lock
+join pg_stat_activity activity on activity.pid = lock.pid
+where lock.locktype = 'advisory' and lock.classid = $1 and lock.objid = 0 and lock.objsubid = 2 and lock.granted
+  and activity.datname = current_database() and lock.database = activity.datid
+  and activity.state_change < clock_timestamp() - $2::interval
   and not exists (select 1 from leases where holder is not null and expires_at > clock_timestamp())
 
 -- name: leave
@@ -77,7 +100,20 @@ delete from nodes where seen_at < clock_timestamp() - interval '1 day'
 -- name: nodes
 select node_id, name, host, pid, version, started_at, seen_at, shards, fired, refused, skew, region, waits_for,
        extract(epoch from clock_timestamp() - seen_at)::float8 as age
-from nodes order by started_at
+from nodes
+order by started_at
 
 -- name: any_waits
 select exists (select 1 from nodes where waits_for is not null and seen_at > clock_timestamp() - interval '10 s')
+
+-- name: shard_status
+select lease.shard, case when lease.expires_at > clock_timestamp() then lease.holder end as holder,
+       case when lease.expires_at > clock_timestamp() then node.name end as node, lease.token, lease.region,
+       cohort.next_at, timer.due_at as timer_at,
+       greatest(coalesce(extract(epoch from bellringer.now() - least(cohort.next_at, timer.due_at)), 0),
+                0)::float8 as late
+from leases lease
+left join nodes node on node.node_id = lease.holder
+left join lateral (select next_at from cohorts where shard = lease.shard order by next_at limit 1) cohort on true
+left join lateral (select due_at from timers where shard = lease.shard order by due_at limit 1) timer on true
+order by lease.shard

@@ -1,4 +1,4 @@
-"""Operations in the database: one request that concerns many, and how far it has come."""
+"""Bulk operations: one request that changes many jobs, runs or dead letters, and its progress."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from bellringer.store.pool import Store
+from bellringer.store.connection_pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("operations")
 
-MOST_FAILURES: Final = 20  # that are told
-MOST_RUNNING: Final = 20  # of a tenant
-SCAN: Final = 5_000  # jobs that one look passes by
+MAX_FAILURES_KEPT: Final = 20
+MAX_RUNNING_PER_TENANT: Final = 20
+MAX_JOBS_SCANNED: Final = 5_000  # by one scan
 
 
-class JobFilter(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Which jobs; None: all. `state` is enabled, paused or disabled."""
+class OperationJobFilter(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Selects jobs; None selects all. `state` is enabled, paused, disabled or done."""
 
     q: str | None = None
     tag: str | None = None
@@ -34,8 +34,8 @@ class JobFilter(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """An operation to be made."""
+class NewOperation:
+    """An operation to create."""
 
     tenant_id: int
     action: str
@@ -46,16 +46,18 @@ class Asked:
     rate: float | None
     who: str
     reason: str | None
+    change: msgspec.Struct | None = None  # of jobs.update: the fields to set
+    reverts: int | None = None  # of jobs.revert: the operation whose changes it takes back
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
-    """An operation as it is stored."""
+class OperationRow:
+    """An operation as the API shows it."""
 
     operation_id: int
     action: str
     filter: Any
-    named: int | None  # how many ids it was given
+    named: int | None  # the number of given ids
     total: int
     total_is_least: bool
     done: int
@@ -68,11 +70,13 @@ class Operation:
     reason: str | None
     created_at: datetime
     ended_at: datetime | None
+    change: Any
+    reverts: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """An operation that is being worked on; `ids` are the next of those that were named."""
+class ClaimedOperation:
+    """An operation that a scheduler works on; `ids` are the next of the ids it was given."""
 
     operation_id: int
     tenant_id: int
@@ -82,122 +86,139 @@ class Taken:
     cursor: str | None  # JSON
     rate: float | None
     paced_at: datetime
-    quota: float | None  # of runs a minute, if it makes some …
-    spent_until: datetime  # … and when it allows the next one, after all that the tenant's operations have made
+    quota: float | None  # runs per minute, for actions that create runs
+    spent_until: datetime  # when the quota allows the next run of the tenant's operations
     who: str
     reason: str | None
     created_at: datetime
     now: datetime
+    change: str | None = None  # JSON; of a revert, that of the reverted operation
+    reverts: int | None = None
 
 
 @dataclass(kw_only=True)
 class Progress:
-    """What a pass has done; `looked` counts named ids, `cursor` says how far a filter was followed."""
+    """The results of a pass; `ids_consumed` counts given ids, `cursor` is the position in a filtered list."""
 
     paced_at: datetime
     spent_until: datetime
-    looked: int = 0
+    ids_consumed: int = 0
     cursor: str | None = None
     done: int = 0
     skipped: int = 0
     failed: int = 0
     failures: list[dict[str, str]] = field(default_factory=list)
-    ends: bool = False
+    is_finished: bool = False
 
 
-async def create(store: Store, asked: Asked, most: int = MOST_RUNNING) -> int | None:
-    """None: so many of the tenant are running already."""
-    document = None if asked.filter is None else msgspec.json.encode(asked.filter).decode()
+async def create(store: Store, operation: NewOperation, limit: int = MAX_RUNNING_PER_TENANT) -> int | None:
+    """Creates an operation; returns None if the tenant has reached its limit of running operations."""
+    document = None if operation.filter is None else msgspec.json.encode(operation.filter).decode()
     number: int | None = await store.pool.fetchval(
         _SQL.create,
-        asked.tenant_id,
-        asked.action,
+        operation.tenant_id,
+        operation.action,
         document,
-        asked.ids,
-        asked.total,
-        asked.total_is_least,
-        asked.rate,
-        asked.who,
-        asked.reason,
-        most,
+        operation.ids,
+        operation.total,
+        operation.total_is_least,
+        operation.rate,
+        operation.who,
+        operation.reason,
+        limit,
+        None if operation.change is None else msgspec.json.encode(operation.change).decode(),
+        operation.reverts,
     )
     return number
 
 
-async def get(store: Store, operation_id: int, tenant_id: int) -> Operation | None:
+async def get(store: Store, operation_id: int, tenant_id: int) -> OperationRow | None:
     row = await store.pool.fetchrow(_SQL.get, operation_id, tenant_id)
     return _operation(row) if row else None
 
 
-async def listing(store: Store, tenant_id: int, before: int | None, most: int) -> list[Operation]:
-    """A tenant's newest, those before one."""
-    return [_operation(row) for row in await store.pool.fetch(_SQL.list, tenant_id, before, most)]
+async def list_page(store: Store, tenant_id: int, before: int | None, limit: int) -> list[OperationRow]:
+    """Returns a tenant's newest operations, or those before one."""
+    return [_operation(row) for row in await store.pool.fetch(_SQL.list, tenant_id, before, limit)]
 
 
-def _operation(row: asyncpg.Record) -> Operation:
+def _operation(row: asyncpg.Record) -> OperationRow:
     values = dict(row)
     values["filter"] = None if row["filter"] is None else msgspec.json.decode(row["filter"])
+    values["change"] = None if row["change"] is None else msgspec.json.decode(row["change"])
     values["failures"] = msgspec.json.decode(row["failures"])
-    return Operation(**values)
+    return OperationRow(**values)
 
 
 async def abort(store: Store, operation_id: int, tenant_id: int) -> str | None:
-    """Let it do no more; answers the state that it was in, None if there is none."""
+    """Stops an operation; returns its previous state, None if there is no such operation."""
     state: str | None = await store.pool.fetchval(_SQL.abort, operation_id, tenant_id)
     return state
 
 
 @asynccontextmanager
-async def taken(
-    store: Store, after: int, most: int, fires: Sequence[str] = ()
-) -> AsyncIterator[tuple[Taken, Progress] | None]:
-    """An operation of the next tenant, locked while it is worked on; its progress is written at the end.
+async def claim_next(
+    store: Store, after: int, limit: int, fires: Sequence[str] = ()
+) -> AsyncIterator[tuple[ClaimedOperation, Progress] | None]:
+    """Locks an operation of the next tenant, and stores its progress at the end.
 
-    `fires` are the actions that make runs. The items are done beside this transaction. A node that dies or is stopped
-    meanwhile loses the lock, and with it the progress: the next one does the same items again, which changes nothing
-    more.
+    `fires` are the actions that create runs. The items are changed outside of this transaction. If the scheduler
+    dies or is stopped meanwhile, the lock and the progress are lost and the next scheduler repeats the items, which
+    is harmless.
     """
     async with store.pool.acquire() as connection, connection.transaction():
-        row = await connection.fetchrow(_SQL.take, after, most, list(fires))
+        row = await connection.fetchrow(_SQL.take_next, after, limit, list(fires))
         if row is None:
             yield None
             return
-        found = Taken(**dict(row))
+        found = ClaimedOperation(**dict(row))
         progress = Progress(paced_at=found.paced_at, spent_until=found.spent_until, cursor=found.cursor)
         yield found, progress
         await connection.execute(
-            _SQL.save,
+            _SQL.save_progress,
             found.operation_id,
-            progress.looked,
+            progress.ids_consumed,
             progress.cursor,
             progress.done,
             progress.skipped,
             progress.failed,
-            msgspec.json.encode(progress.failures[:MOST_FAILURES]).decode(),
+            msgspec.json.encode(progress.failures[:MAX_FAILURES_KEPT]).decode(),
             progress.paced_at,
             progress.spent_until,
-            progress.ends,
+            progress.is_finished,
         )
 
 
-async def forget(store: Store, before: datetime) -> None:
-    """Delete those that ended before then."""
+async def prune(store: Store, before: datetime) -> None:
+    """Deletes operations that ended before a time."""
     await store.pool.execute(_SQL.forget, before)
 
 
-async def jobs(
-    store: Store, tenant_id: int, f: JobFilter, after: UUID | None, most: int, until: datetime | None = None
+async def find_jobs(
+    store: Store, tenant_id: int, f: OperationJobFilter, after: UUID | None, limit: int, until: datetime | None = None
 ) -> tuple[list[UUID], UUID | None]:
-    """The next jobs that fit, by their ids, and where to go on; `until` leaves out those that were made later."""
+    """Returns the next matching jobs by id and the position to continue from; `until` leaves out jobs created later."""
     filters = (f.q, f.tag, f.state, f.pool, f.task, f.owner)
-    rows = await store.pool.fetch(_SQL.jobs, tenant_id, after, SCAN, most, *filters, until)
+    rows = await store.pool.fetch(_SQL.jobs, tenant_id, after, MAX_JOBS_SCANNED, limit, *filters, until)
+    return _page(rows, limit)
+
+
+async def find_changed_jobs(
+    store: Store, tenant_id: int, marker: str, after: UUID | None, limit: int
+) -> tuple[list[UUID], UUID | None]:
+    """Returns the next jobs that the operation `marker` has changed, and the position to continue from."""
+    rows = await store.pool.fetch(_SQL.changed_jobs, tenant_id, after, MAX_JOBS_SCANNED, limit, marker)
+    return _page(rows, limit)
+
+
+def _page(rows: Sequence[asyncpg.Record], limit: int) -> tuple[list[UUID], UUID | None]:
     found = [row["job_id"] for row in rows if row["job_id"] is not None]
-    if len(found) == most:
+    if len(found) == limit:
         return found, found[-1]
-    return found, rows[0]["stop"] if rows[0]["scanned"] == SCAN else None
+    return found, rows[0]["stop"] if rows[0]["scanned"] == MAX_JOBS_SCANNED else None
 
 
-async def run_for(store: Store, job_id: UUID, tenant_id: int, operation_id: int) -> bool:
-    """Run a job for an operation, once; False: there is no such job."""
-    there: bool = await store.pool.fetchval(_SQL.run_for, job_id, tenant_id, operation_id)
+async def create_run(store: Store, job_id: UUID, tenant_id: int, operation_id: int) -> bool:
+    """Creates the run of a job for an operation, once; returns False if there is no such job."""
+    there: bool = await store.pool.fetchval(_SQL.trigger, job_id, tenant_id, operation_id)
     return there

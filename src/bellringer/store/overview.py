@@ -1,4 +1,4 @@
-"""How it goes for a tenant: bounded counts, what waits where, and what the last runs did."""
+"""The state of a tenant's jobs and runs, for the overview page. All counts are bounded."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
-from bellringer.runs import RunKey
-from bellringer.store.pool import Store
+from bellringer.core.runs import RunKey
+from bellringer.store.connection_pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("overview")
 
-MOST_COUNTED: Final = 10_000
-MOST_DIED: Final = 5_000
-LIVE: Final = timedelta(seconds=30)  # how long after its last beat a node is taken to live
+MAX_COUNTED: Final = 10_000
+MAX_DEATHS_COUNTED: Final = 5_000
+NODE_LIVE_WITHIN: Final = timedelta(seconds=30)  # since the last heartbeat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sums:
-    """How many there are; one more than MOST_COUNTED stands for more."""
+class OverviewCounts:
+    """Counts of jobs, runs and slots; MAX_COUNTED + 1 stands for more."""
 
     now: datetime
     jobs: int
@@ -36,7 +36,9 @@ class Sums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedulers:
-    """Nodes that live, shards that they hold, what they wait for, and how many seconds the shards are late at most."""
+    """The live schedulers, the shards they hold, what they wait for, and the lateness of the latest shard in
+    seconds.
+    """
 
     nodes: int
     total: int
@@ -46,8 +48,8 @@ class Schedulers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trouble:
-    """A job in trouble: dead, missed or late."""
+class JobTrouble:
+    """A job in trouble: dead, missed, late or skipping."""
 
     job_id: UUID
     job: str
@@ -57,8 +59,41 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """What a pool has for a tenant: `ready` waits, the first of it `since` then, and `busy` runs."""
+class FailingPause:
+    """A job that was paused because its last runs died (`pause_after_failures`)."""
+
+    job_id: UUID
+    job: str
+    since: datetime
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownTask:
+    """A task that `runs` wait for since `since` and that no live worker of their pool knows."""
+
+    task: str
+    pool: str
+    since: datetime
+    runs: int
+    key: RunKey
+    job: str | None  # of the first run; None: a send
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrphanedJob:
+    """A job that fires although the code of its app no longer declares it; `version` was the last that did."""
+
+    job_id: UUID
+    job: str
+    app: str
+    version: str | None
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolBacklog:
+    """A tenant's runs in a pool: `ready` runs wait, the first of them since `since`, and `busy` runs execute."""
 
     pool: str
     paused: bool
@@ -70,8 +105,8 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
-    """One attempt at a run, or, where `attempt` is None, a run that has had none."""
+class RunBar:
+    """One attempt of a run; a run without attempts has `attempt` None."""
 
     key: RunKey
     task: str
@@ -81,47 +116,75 @@ class Try:
     ends_as: str | None
     started_at: datetime | None
     finished_at: datetime | None
-    is_node: bool = False  # of a workflow run: it has no time of its own, and no job
+    is_node: bool = False  # the run of a workflow node, which has neither a schedule nor a job
 
 
-async def sums(store: Store, tenant_id: int) -> Sums:
-    row = await store.pool.fetchrow(_SQL.sums, tenant_id, MOST_COUNTED + 1)
+async def load_counts(store: Store, tenant_id: int) -> OverviewCounts:
+    row = await store.pool.fetchrow(_SQL.counts, tenant_id, MAX_COUNTED + 1)
     assert row is not None
-    return Sums(**dict(row))
+    return OverviewCounts(**dict(row))
 
 
-async def schedulers(store: Store) -> Schedulers:
-    row = await store.pool.fetchrow(_SQL.scheduler, LIVE)
+async def load_schedulers(store: Store) -> Schedulers:
+    row = await store.pool.fetchrow(_SQL.scheduler, NODE_LIVE_WITHIN)
     assert row is not None
     return Schedulers(**dict(row))
 
 
-async def troubles(store: Store, tenant_id: int, most: int) -> list[Trouble]:
-    """The latest of each kind, the dead ones first."""
-    return [Trouble(**dict(row)) for row in await store.pool.fetch(_SQL.troubles, tenant_id, most)]
+async def list_troubles(store: Store, tenant_id: int, limit: int) -> list[JobTrouble]:
+    """Returns the latest troubles of each kind, dead jobs first."""
+    return [JobTrouble(**dict(row)) for row in await store.pool.fetch(_SQL.troubles, tenant_id, limit)]
 
 
-async def waiting(store: Store, tenant_id: int) -> list[Waiting]:
-    """By the pools' names."""
-    return [Waiting(**dict(row)) for row in await store.pool.fetch(_SQL.pools, tenant_id, MOST_COUNTED + 1)]
+async def list_failing_pauses(store: Store, tenant_id: int, limit: int) -> list[FailingPause]:
+    """Returns the jobs that were paused because their runs died, the latest first."""
+    return [FailingPause(**dict(row)) for row in await store.pool.fetch(_SQL.failing_pauses, tenant_id, limit)]
 
 
-async def started(store: Store, tenant_id: int, since: datetime, step: int) -> Mapping[datetime, tuple[int, int]]:
-    """How many runs that were due in each step of so many seconds have started, and how many of them late."""
+async def list_unknown_tasks(store: Store, tenant_id: int, limit: int) -> list[UnknownTask]:
+    """Returns the longest waiting tasks first; their runs are counted up to MAX_COUNTED + 1."""
+    rows = await store.pool.fetch(_SQL.unknown_tasks, tenant_id, limit, MAX_COUNTED + 1)
+    return [
+        UnknownTask(task=task, pool=pool, since=since, runs=runs, job=job, key=RunKey(job_id, at, slot))
+        for task, pool, since, runs, job_id, job, at, slot in rows
+    ]
+
+
+async def list_orphans(store: Store, tenant_id: int, limit: int) -> list[OrphanedJob]:
+    """Returns jobs that fire although the code of their app no longer declares them."""
+    return [OrphanedJob(**dict(row)) for row in await store.pool.fetch(_SQL.orphans, tenant_id, limit)]
+
+
+async def list_live_tasks(store: Store) -> list[str]:
+    """Returns the names of tasks that live workers know."""
+    return [row["name"] for row in await store.pool.fetch(_SQL.live_tasks)]
+
+
+async def pool_backlogs(store: Store, tenant_id: int) -> list[PoolBacklog]:
+    """Returns the backlog of each pool, ordered by name."""
+    return [PoolBacklog(**dict(row)) for row in await store.pool.fetch(_SQL.pools, tenant_id, MAX_COUNTED + 1)]
+
+
+async def starts_by_step(
+    store: Store, tenant_id: int, since: datetime, step: int
+) -> Mapping[datetime, tuple[int, int, int]]:
+    """Returns (started, late, missed) for the runs that were due in each step."""
     rows = await store.pool.fetch(_SQL.started, tenant_id, since, step)
-    return {row["at"]: (row["started"], row["late"]) for row in rows}
+    return {row["at"]: (row["started"], row["late"], row["missed"]) for row in rows}
 
 
-async def died(store: Store, tenant_id: int, since: datetime, step: int) -> Mapping[datetime, int]:
-    """How many runs gave up in each step; the newest MOST_DIED are counted."""
-    return {row["at"]: row["died"] for row in await store.pool.fetch(_SQL.died, tenant_id, since, step, MOST_DIED)}
+async def deaths_by_step(store: Store, tenant_id: int, since: datetime, step: int) -> Mapping[datetime, int]:
+    """Returns how many runs died in each step; only the newest MAX_DEATHS_COUNTED are counted."""
+    return {
+        row["at"]: row["died"] for row in await store.pool.fetch(_SQL.died, tenant_id, since, step, MAX_DEATHS_COUNTED)
+    }
 
 
-async def tries(store: Store, tenant_id: int, start: datetime, end: datetime, most: int) -> list[Try]:
-    """The attempts of the newest runs between two instants, the newest run first."""
-    rows = await store.pool.fetch(_SQL.tries, tenant_id, start, end, most)
-    return [Try(RunKey(job_id, at, slot), *others) for job_id, at, slot, *others in rows]
+async def load_attempts(store: Store, tenant_id: int, start: datetime, end: datetime, limit: int) -> list[RunBar]:
+    """Returns the attempts of the newest runs between two instants, newest run first."""
+    rows = await store.pool.fetch(_SQL.attempts, tenant_id, start, end, limit)
+    return [RunBar(RunKey(job_id, at, slot), *others) for job_id, at, slot, *others in rows]
 
 
-async def newest_jobs(store: Store, tenant_id: int, most: int) -> Sequence[UUID]:
-    return [row["job_id"] for row in await store.pool.fetch(_SQL.some_jobs, tenant_id, most)]
+async def newest_jobs(store: Store, tenant_id: int, limit: int) -> Sequence[UUID]:
+    return [row["job_id"] for row in await store.pool.fetch(_SQL.newest_jobs, tenant_id, limit)]

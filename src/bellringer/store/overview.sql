@@ -1,44 +1,77 @@
--- How it goes for a tenant: bounded counts, and what the last runs did.
+-- The overview of a tenant. All counts are bounded.
 
--- name: sums
--- Each counted up to $2.
-select now, jobs, paused, failing, late, dead, live, slots, busy from bellringer.sums_of($1, $2)
+-- name: counts
+-- Each count stops at $2.
+select now, jobs, paused, failing, late, dead, live, slots, busy from bellringer.overview_counts($1, $2)
 
 -- name: scheduler
--- By the real clock, as leases go. Asked by who stands outside of the walls; how late the shards are is told without whose jobs they hold.
+-- By the real clock, as leases are. Read on a connection without a tenant; the delay of the shards is returned without
+-- naming jobs.
 select (select count(*) from nodes where seen_at > clock_timestamp() - $1::interval) as nodes, count(*) as total,
-       count(*) filter (where l.expires_at > clock_timestamp() and l.holder is not null) as held,
-       bellringer.waited_for() as waits_for,
-       coalesce(greatest(max(extract(epoch from bellringer.now() - least(c.next_at, t.due_at))), 0), 0)::float8 as firing
-from leases l
-left join lateral (select next_at from cohorts where shard = l.shard order by next_at limit 1) c on true
-left join lateral (select due_at from timers where shard = l.shard order by due_at limit 1) t on true
+       count(*) filter (where lease.expires_at > clock_timestamp() and lease.holder is not null) as held,
+       bellringer.component_waited_for() as waits_for,
+       coalesce(greatest(max(extract(epoch from bellringer.now() - least(cohort.next_at, timer.due_at))), 0),
+                0)::float8 as firing
+from leases lease
+left join lateral (select next_at from cohorts where shard = lease.shard order by next_at limit 1) cohort on true
+left join lateral (select due_at from timers where shard = lease.shard order by due_at limit 1) timer on true
 
 -- name: troubles
--- The latest of each kind.
-select t.job_id, t.kind, t.since, t.scheduled_for, j.name as job
-from unnest(array['dead', 'missed', 'late']) k (kind)
+-- The latest $2 of each kind.
+select trouble.job_id, trouble.kind, trouble.since, trouble.scheduled_for, job.name as job
+from unnest(array['dead', 'missed', 'late', 'skipping']) given (kind)
 cross join lateral (
-  select * from troubles t where t.tenant_id = $1 and t.kind = k.kind order by t.since desc limit $2) t
-cross join lateral (select name from jobs j where j.job_id = t.job_id and j.deleted_at is null offset 0) j
+  select * from troubles trouble
+  where trouble.tenant_id = $1 and trouble.kind = given.kind
+  order by trouble.since desc limit $2) trouble
+cross join lateral (select name from jobs job where job.job_id = trouble.job_id and job.deleted_at is null offset 0) job
+
+-- name: failing_pauses
+-- Jobs that were paused because their runs died, the latest first.
+select job_id, name as job, paused_at as since, paused_reason as reason from jobs
+where tenant_id = $1 and paused_by = 'system' and paused_at is not null and deleted_at is null
+order by paused_at desc limit $2
+
+-- name: orphans
+-- The latest $2 jobs that can fire although the code of their app no longer declares them.
+select job.job_id, job.name as job, app.name as app, job.orphaned_version as version, job.orphaned_at as since
+from (
+  select * from jobs job
+  where job.tenant_id = $1 and job.orphaned_at is not null and job.deleted_at is null and job.paused_at is null
+    and job.enabled and job.done_at is null
+  order by job.job_id desc limit $2) job
+join apps app on app.app_id = job.app_id
+order by job.orphaned_at desc
+
+-- name: unknown_tasks
+select task, pool, since, runs, job_id, job, scheduled_for, slot from bellringer.unknown_tasks_of($1, $2, $3)
+
+-- name: live_tasks
+select distinct task.name from (select worker.task_ids from workers worker where worker.state = 'live' limit 500) worker
+cross join unnest(worker.task_ids) given (task_id)
+join tasks task on task.task_id = given.task_id
+order by 1 limit 2000
 
 -- name: pools
-select pool, paused, workers, slots, ready, busy, since from bellringer.waiting_of($1, $2)
+select pool, paused, workers, slots, ready, busy, since from bellringer.waiting_by_pool($1, $2)
 
 -- name: started
--- By steps of so many seconds.
-select to_timestamp(floor(extract(epoch from minute) / $3::integer) * $3::integer) as at, sum(started)::bigint as started, sum(late)::bigint as late
-from usage where tenant_id = $1 and minute >= $2 group by 1
+-- In steps of $3 seconds.
+select to_timestamp(floor(extract(epoch from minute) / $3::integer) * $3::integer) as at,
+       sum(started)::bigint as started, sum(late)::bigint as late, sum(missed)::bigint as missed
+from usage
+where tenant_id = $1 and minute >= $2
+group by 1
 
 -- name: died
--- The newest $4.
+-- Among the newest $4 dead runs.
 select to_timestamp(floor(extract(epoch from d.at) / $3::integer) * $3::integer) as at, count(*) as died
-from bellringer.deaths_of($1, $2, $4) d (at) group by 1
+from bellringer.death_times($1, $2, $4) d (at)
+group by 1
 
--- name: tries
+-- name: attempts
 select job_id, scheduled_for, slot, task, jitter_by, attempt, outcome, ends_as, started_at, finished_at, is_node
-from bellringer.tries_of($1, $2, $3, $4)
+from bellringer.attempts_of_tenant($1, $2, $3, $4)
 
--- name: some_jobs
--- The newest.
+-- name: newest_jobs
 select job_id from jobs where tenant_id = $1 and deleted_at is null order by job_id desc limit $2

@@ -1,4 +1,4 @@
-"""A replica to read lists and history from, and the primary in its place where it does not answer."""
+"""Reads lists and history from a replica, and falls back to the primary when the replica does not respond."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ import asyncpg
 from prometheus_client import Counter
 
 from bellringer.clock import Clock
-from bellringer.store.pool import FAILURES, Store
+from bellringer.store.connection_pool import DATABASE_ERRORS, Store
 from bellringer.telemetry import log
 
 T = TypeVar("T")
 
-PATIENCE: Final = 3.0  # seconds that a replica may take
-PAUSE: Final = 5.0  # seconds before one that did not answer is asked again
+REPLICA_TIMEOUT_SECONDS: Final = 3.0
+REPLICA_RETRY_SECONDS: Final = 5.0
 
-FALLBACKS: Final = Counter("bellringer_replica_fallbacks_total", "Reads that the primary answered for the replica")
+REPLICA_FALLBACKS: Final = Counter(
+    "bellringer_replica_fallbacks_total", "Reads that fell back from the replica to the primary"
+)
 
 
 class Replica:
-    """A store that lags behind a little, and whether it answered lately."""
+    """A store that may lag behind, and whether it responded lately."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self.store = store
@@ -35,12 +37,12 @@ class Replica:
 
     def failed(self, error: BaseException) -> None:
         if self.is_up():
-            log.warning("the replica does not answer; lists come from the primary", error=type(error).__name__)
-        self._again_at = self._clock.monotonic() + PAUSE
+            log.warning("replica does not respond; reading lists from the primary", error=type(error).__name__)
+        self._again_at = self._clock.monotonic() + REPLICA_RETRY_SECONDS
 
 
-class _Either:
-    """The ways to a database that reads use: the replica's, or those of the primary."""
+class _FallbackPool:
+    """The read methods of a pool: tries the replica, then the primary."""
 
     def __init__(self, replica: Replica, lagging: Any, primary: Any) -> None:
         self._replica = replica
@@ -48,31 +50,31 @@ class _Either:
         self._primary = primary
 
     async def fetch(self, query: str, *args: Any) -> list[asyncpg.Record]:
-        return await self._read(lambda way: way.fetch(query, *args))
+        return await self._read(lambda pool: pool.fetch(query, *args))
 
     async def fetchrow(self, query: str, *args: Any) -> asyncpg.Record | None:
-        return await self._read(lambda way: way.fetchrow(query, *args))
+        return await self._read(lambda pool: pool.fetchrow(query, *args))
 
     async def fetchval(self, query: str, *args: Any) -> Any:
-        return await self._read(lambda way: way.fetchval(query, *args))
+        return await self._read(lambda pool: pool.fetchval(query, *args))
 
     def acquire(self) -> AbstractAsyncContextManager[Any]:
-        """Whoever wants a connection wants more than one read: that is the primary's."""
+        """Returns a connection of the primary, because callers need one for more than a single read."""
         return cast(AbstractAsyncContextManager[Any], self._primary.acquire())
 
-    async def _read(self, ask: Callable[[Any], Awaitable[T]]) -> T:
+    async def _read(self, read: Callable[[Any], Awaitable[T]]) -> T:
         if self._replica.is_up():
             try:
-                async with asyncio.timeout(PATIENCE):
-                    return await ask(self._lagging)
-            except FAILURES as error:
+                async with asyncio.timeout(REPLICA_TIMEOUT_SECONDS):
+                    return await read(self._lagging)
+            except DATABASE_ERRORS as error:
                 self._replica.failed(error)
-        FALLBACKS.inc()
-        return await ask(self._primary)
+        REPLICA_FALLBACKS.inc()
+        return await read(self._primary)
 
 
 class ReadStore(Store):
-    """A store for reads that may lag behind; it cannot write."""
+    """A read-only store that may lag behind."""
 
     def __init__(self, replica: Replica, lagging: Store, primary: Store) -> None:
-        super().__init__(cast(Any, _Either(replica, lagging.pool, primary.pool)), primary.dsn)
+        super().__init__(cast(Any, _FallbackPool(replica, lagging.pool, primary.pool)), primary.dsn)

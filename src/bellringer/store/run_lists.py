@@ -1,4 +1,4 @@
-"""Lists of runs by typed filters. Each look is bounded: where few runs fit, it answers part of a page, and a cursor."""
+"""Filtered lists of runs. Each scan is bounded: if few runs match, a page may be partial and carries a cursor."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from uuid import UUID
 import asyncpg
 import msgspec
 
-from bellringer.runs import RunKey
-from bellringer.store.pool import Store
+from bellringer.core.runs import RunKey
+from bellringer.store.connection_pool import Store
 from bellringer.store.queries import load
-from bellringer.store.runs import Run, read_run
+from bellringer.store.runs import RunRow, read_run
 
 _SQL = load("run_lists")
 
-# One page takes up to three looks, each farther: what is common is found by the first. Each passes by so many runs, and
-# works out the state of so many of them.
-LOOKS: Final = ((200, 200), (2_000, 500), (8_000, 1_000))
-SMALL: Final = 5_000  # rows of a queue that is read whole
-WAITING: Final = "waiting"  # a timer: a run whose time has not come
+# A page takes up to three scans of increasing size: (runs scanned, runs whose state is looked up).
+# Common states are found by the first scan.
+SCANS: Final = ((200, 200), (2_000, 500), (8_000, 1_000))
+SMALL_QUEUE_ROWS: Final = 5_000  # a queue of this size is read completely
+WAITING: Final = "waiting"  # a run that exists only as a timer
 UNFINISHED: Final = frozenset({"queued", "blocked", "running", "retrying"})
-UNWELL: Final = frozenset({"dead", "cancelled", "skipped"})
-STATES: Final = (*sorted(UNFINISHED), "succeeded", *sorted(UNWELL), WAITING)
+UNSUCCESSFUL: Final = frozenset({"dead", "cancelled", "skipped"})
+STATES: Final = (*sorted(UNFINISHED), "succeeded", *sorted(UNSUCCESSFUL), WAITING)
 
 
 class RunFilter(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a list keeps to; kept with an operation as it is."""
+    """The filter of a list; stored with an operation as it is."""
 
     job: UUID | None = None
     states: tuple[str, ...] | None = None
@@ -43,19 +43,19 @@ class RunFilter(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     to_at: datetime | None = None
 
     @property
-    def passes_over(self) -> bool:
-        """Whether there may be runs between those that fit; a job and a range of time are found by an index."""
-        return self.weighs or any((self.task, self.pool, self.cause))
+    def skips_rows(self) -> bool:
+        """Whether a scan may pass runs that do not match; a job and a time range are found by an index."""
+        return self.needs_lookup or any((self.task, self.pool, self.cause))
 
     @property
-    def weighs(self) -> bool:
-        """Whether a run must be looked up elsewhere to know if it fits."""
+    def needs_lookup(self) -> bool:
+        """Whether matching a run needs rows of other tables."""
         return any((self.states, self.worker, self.tag, self.q))
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a page ended: a run, and its shard; `ended_at` in a list that goes by the ends of runs."""
+class RunPosition:
+    """The position after a page: a run and its shard; `ended_at` in lists ordered by end."""
 
     key: RunKey
     shard: int = 0
@@ -63,97 +63,101 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
-    """Runs, how many were looked at for them, and where to go on; `stop` is None at the end of the list."""
+class RunRows:
+    """Runs, how many were scanned, and where to continue; `stop` is None at the end of the list."""
 
-    places: Sequence[Place]
+    positions: Sequence[RunPosition]
     scanned: int
-    stop: Place | None
+    stop: RunPosition | None
 
     @property
     def keys(self) -> list[RunKey]:
-        return [place.key for place in self.places]
+        return [place.key for place in self.positions]
 
 
-Look = Callable[[Store, int, RunFilter, Place | None, int, int, int], Awaitable[Page]]
+Scan = Callable[[Store, int, RunFilter, RunPosition | None, int, int, int], Awaitable[RunRows]]
 
 
-async def page(store: Store, tenant_id: int, f: RunFilter, after: Place | None, most: int) -> Page:
-    """The next of a list, the newest first. What ended otherwise than well comes by its end, all else by its time."""
+async def find_runs(store: Store, tenant_id: int, f: RunFilter, after: RunPosition | None, limit: int) -> RunRows:
+    """Returns the next page, newest first. Unsuccessful runs are ordered by their end, all others by their schedule."""
     states = frozenset(f.states or ())
-    look: Look = _runs
-    if states and states <= UNWELL and f.job is None:
-        look = _ended
+    scan_function: Scan = _scan_runs
+    if states and states <= UNSUCCESSFUL and f.job is None:
+        scan_function = _scan_ended
     elif states and states <= UNFINISHED and f.job is None:
-        found = await _queue(store, tenant_id, f, after, most + 1)
+        found = await _scan_queue(store, tenant_id, f, after, limit + 1)
         if found is not None:
-            return _cut(found, most)
-    places: list[Place] = []
+            return _cut_to_page(found, limit)
+    positions: list[RunPosition] = []
     scanned, stop = 0, after
-    for scan, weigh in LOOKS:
-        found = await look(store, tenant_id, f, stop, scan, weigh, most + 1 - len(places))
-        places += found.places
+    for scan, lookups in SCANS:
+        found = await scan_function(store, tenant_id, f, stop, scan, lookups, limit + 1 - len(positions))
+        positions += found.positions
         scanned, stop = scanned + found.scanned, found.stop
-        if stop is None or len(places) > most:
+        if stop is None or len(positions) > limit:
             break
-    return _cut(Page(places=places, scanned=scanned, stop=stop), most)
+    return _cut_to_page(RunRows(positions=positions, scanned=scanned, stop=stop), limit)
 
 
-def _cut(found: Page, most: int) -> Page:
-    if len(found.places) <= most:
+def _cut_to_page(found: RunRows, limit: int) -> RunRows:
+    if len(found.positions) <= limit:
         return found
-    return Page(places=found.places[:most], scanned=found.scanned, stop=found.places[most - 1])
+    return RunRows(positions=found.positions[:limit], scanned=found.scanned, stop=found.positions[limit - 1])
 
 
-async def _runs(
-    store: Store, tenant_id: int, f: RunFilter, after: Place | None, scan: int, weigh: int, most: int
-) -> Page:
-    scan = max(scan, most) if f.passes_over else most
-    weigh = weigh if f.weighs else scan
+async def _scan_runs(
+    store: Store, tenant_id: int, f: RunFilter, after: RunPosition | None, scan: int, lookups: int, limit: int
+) -> RunRows:
+    scan = max(scan, limit) if f.skips_rows else limit
+    lookups = lookups if f.needs_lookup else scan
     document = msgspec.json.encode(f).decode()
-    rows = await store.pool.fetch(_SQL.runs, tenant_id, document, *_mark(after), scan, weigh, most)
-    return Page(places=_places(rows), scanned=rows[0]["scanned"], stop=_stop(rows[0]))
+    rows = await store.pool.fetch(_SQL.runs, tenant_id, document, *_position_values(after), scan, lookups, limit)
+    return RunRows(positions=_positions(rows), scanned=rows[0]["scanned"], stop=_stop(rows[0]))
 
 
-async def _ended(
-    store: Store, tenant_id: int, f: RunFilter, after: Place | None, _scan: int, weigh: int, most: int
-) -> Page:
+async def _scan_ended(
+    store: Store, tenant_id: int, f: RunFilter, after: RunPosition | None, _scan: int, lookups: int, limit: int
+) -> RunRows:
     document = msgspec.json.encode(f).decode()
     key = after.key if after else None
-    mark = (after.ended_at, key.scheduled_for, key.job_id, key.slot) if after and key else (None,) * 4
-    rows = await store.pool.fetch(_SQL.ended, tenant_id, document, *mark, weigh, most)
-    return Page(places=_places(rows), scanned=rows[0]["scanned"], stop=_stop(rows[0]))
+    position_values = (after.ended_at, key.scheduled_for, key.job_id, key.slot) if after and key else (None,) * 4
+    rows = await store.pool.fetch(_SQL.ended, tenant_id, document, *position_values, lookups, limit)
+    return RunRows(positions=_positions(rows), scanned=rows[0]["scanned"], stop=_stop(rows[0]))
 
 
-async def _queue(store: Store, tenant_id: int, f: RunFilter, after: Place | None, most: int) -> Page | None:
-    """From the queue itself; None where it is too large for that."""
+async def _scan_queue(
+    store: Store, tenant_id: int, f: RunFilter, after: RunPosition | None, limit: int
+) -> RunRows | None:
+    """Reads the queue itself; returns None if the queue is too large."""
     document = msgspec.json.encode(f).decode()
-    rows = await store.pool.fetch(_SQL.queue, tenant_id, document, *_mark(after), SMALL, most)
+    rows = await store.pool.fetch(_SQL.queue, tenant_id, document, *_position_values(after), SMALL_QUEUE_ROWS, limit)
     scanned = rows[0]["scanned"]
-    return Page(places=_places(rows), scanned=scanned, stop=None) if scanned <= SMALL else None
+    return RunRows(positions=_positions(rows), scanned=scanned, stop=None) if scanned <= SMALL_QUEUE_ROWS else None
 
 
-def _mark(after: Place | None) -> tuple[Any, ...]:
+def _position_values(after: RunPosition | None) -> tuple[Any, ...]:
     return (after.key.scheduled_for, after.shard, after.key.job_id, after.key.slot) if after else (None,) * 4
 
 
-def _places(rows: Sequence[asyncpg.Record]) -> list[Place]:
+def _positions(rows: Sequence[asyncpg.Record]) -> list[RunPosition]:
     return [
-        Place(RunKey(row["job_id"], row["scheduled_for"], row["slot"]), row.get("shard") or 0, row.get("ended_at"))
+        RunPosition(
+            RunKey(row["job_id"], row["scheduled_for"], row["slot"]), row.get("shard") or 0, row.get("ended_at")
+        )
         for row in rows
         if row["job_id"] is not None
     ]
 
 
-def _stop(row: asyncpg.Record) -> Place | None:
+def _stop(row: asyncpg.Record) -> RunPosition | None:
     if row["stop_at"] is None:
         return None
     key = RunKey(row["stop_job"], row["stop_at"], row["stop_slot"])
-    return Place(key, row.get("stop_shard") or 0, row.get("stop_ended"))
+    return RunPosition(key, row.get("stop_shard") or 0, row.get("stop_ended"))
 
 
-async def items(store: Store, tenant_id: int, keys: Sequence[RunKey]) -> list[Run]:
-    """These runs in their order, as lists show them."""
+async def load_runs(store: Store, tenant_id: int, keys: Sequence[RunKey]) -> list[RunRow]:
+    """Returns these runs in the given order, without their large fields."""
     if not keys:
         return []
     instants = [key.scheduled_for for key in keys]
@@ -162,13 +166,15 @@ async def items(store: Store, tenant_id: int, keys: Sequence[RunKey]) -> list[Ru
 
 
 async def unfinished(store: Store, keys: Collection[RunKey]) -> set[RunKey]:
-    """Those of these that have not ended."""
-    return {place.key for place in _places(await store.pool.fetch(_SQL.unfinished, *_columns(list(keys))))}
+    """Returns those keys whose runs have not ended."""
+    return {place.key for place in _positions(await store.pool.fetch(_SQL.unfinished, *_columns(list(keys))))}
 
 
-async def born_after(store: Store, keys: Collection[RunKey], moment: datetime) -> set[RunKey]:
-    """Those of these that were born after a moment."""
-    return {place.key for place in _places(await store.pool.fetch(_SQL.born_after, *_columns(list(keys)), moment))}
+async def created_after(store: Store, keys: Collection[RunKey], moment: datetime) -> set[RunKey]:
+    """Returns those keys whose runs were created after a moment."""
+    return {
+        place.key for place in _positions(await store.pool.fetch(_SQL.created_after, *_columns(list(keys)), moment))
+    }
 
 
 def _columns(keys: Sequence[RunKey]) -> tuple[Any, ...]:

@@ -1,6 +1,20 @@
 -- name: send
-select o_job_id as job_id, o_scheduled_for as scheduled_for, o_slot as slot, o_created as created
-from bellringer.send($1, $2, $3, $4, $5, $6, $7, $8::jsonb, $9, $10::text::cause)
+-- One value, a row: a function in `from` would add 15 µs.
+select bellringer.send(
+  p_tenant => $1, p_id => $2, p_shard => $3, p_task => $4, p_pool => $5, p_priority => $6, p_at => $7, p_delay => $8,
+  p_spec => $9::jsonb, p_key => $10, p_cause => $11::text::cause, p_repeated => $12, p_notify => $13)
+
+-- name: send_workflow
+select bellringer.send_workflow(
+  p_tenant => $1, p_id => $2, p_shard => $3, p_task => $4, p_pool => $5, p_priority => $6, p_at => $7, p_delay => $8,
+  p_spec => $9::jsonb, p_key => $10, p_cause => $11::text::cause, p_repeated => $12, p_notify => $13)
+
+-- name: send_many
+select o_now as now, o_places as places, o_job_ids as job_ids, o_scheduled_for as scheduled_for, o_slots as slots,
+       o_created as created
+from bellringer.send_many(
+  p_tenant => $1, p_ids => $2, p_shards => $3, p_tasks => $4, p_pools => $5, p_priorities => $6, p_at => $7,
+  p_delays => $8, p_specs => $9::jsonb[], p_keys => $10, p_repeated => $11, p_notify => $12)
 
 -- name: trigger
 select o_scheduled_for as scheduled_for, o_slot as slot from bellringer.trigger_job($1, $2, $3::jsonb)
@@ -11,80 +25,105 @@ select bellringer.cancel($1, $2, $3, $4, $5)
 -- name: redrive
 select bellringer.redrive($1, $2, $3, $4)
 
--- name: hasten
-select bellringer.hasten($1, $2, $3, $4)
+-- name: retry_now
+select bellringer.retry_now($1, $2, $3, $4)
 
 -- name: discard
 select bellringer.discard($1, $2, $3, $4)
 
 -- name: get
--- A run wherever it is: in history, in the queue, or still waiting for its time. A queue or timer row means that it
--- has not ended, whatever earlier attempts say.
-with k as (select $1::uuid as job_id, $2::timestamptz as scheduled_for, $3::bigint as slot)
-select k.job_id, k.scheduled_for, k.slot, j.name as job, t.name as task, p.name as pool,
-       coalesce(r.priority, m.priority) as priority, coalesce(r.cause, m.cause)::text as cause, coalesce(r.reason, '') as reason,
-       r.fired_at, r.token, coalesce(r.revision, m.revision) as revision, coalesce(r.spec, m.spec, j.spec) as spec,
-       q.available_at, q.attempt as queue_attempt, q.worker_id, q.claimed_at, q.blocked, q.cancel_requested, q.progress,
-       m.due_at, m.attempt as timer_attempt, e.ends_as::text as ends_as, e.finished_at, e.result, e.error,
-       e.attempt as last_attempt, e.started_at as last_started_at, f.first_started_at,
-       case when r.cause = 'schedule' then j.jitter_by end as jitter_by, r.of_slot,
-       (select array_agg(o.slot order by o.slot) from runs o
-        where o.job_id = k.job_id and o.scheduled_for = k.scheduled_for and o.of_slot = k.slot) as replays
-from k
-left join runs r on r.job_id = k.job_id and r.scheduled_for = k.scheduled_for and r.slot = k.slot and r.tenant_id + 0 = $4
-left join queue q on q.job_id = k.job_id and q.scheduled_for = k.scheduled_for and q.slot = k.slot and q.tenant_id = $4
-left join timers m on m.job_id = k.job_id and m.scheduled_for = k.scheduled_for and m.slot = k.slot and m.tenant_id = $4
-left join jobs j on j.job_id = k.job_id
-left join tasks t on t.task_id = coalesce(r.task_id, m.task_id)
-left join pools p on p.pool_id = coalesce(r.pool_id, m.pool_id)
+-- Runs of one day ($5 to $6) by their keys, each with its attempts; a run may be in history, in the queue, or in a
+-- timer. A queue or timer row means that the run has not ended. Every join is a lateral lookup by the whole key behind
+-- `offset 0`, and the tenant is compared as `tenant_id + 0`, so that only the primary keys fit: the plan is made once
+-- and kept, even if the tables were empty then (store/keyed_read_connections.py). The bounds prune the partitions of
+-- other days.
+select key.job_id, key.scheduled_for, key.slot, job.name as job,
+       (select task.name from tasks task where task.task_id = coalesce(run.task_id, timer.task_id)) as task,
+       (select pool.name from pools pool where pool.pool_id = coalesce(run.pool_id, timer.pool_id)) as pool,
+       coalesce(run.priority, timer.priority) as priority, coalesce(run.cause, timer.cause)::text as cause,
+       coalesce(run.reason, '') as reason, run.fired_at, run.token, coalesce(run.revision, timer.revision) as revision,
+       coalesce(run.spec, timer.spec, job.spec) as spec, queued.available_at, queued.attempt as queue_attempt,
+       queued.worker_id, queued.claimed_at, queued.blocked, queued.cancel_requested, queued.progress, timer.due_at,
+       timer.attempt as timer_attempt, case when run.cause = 'schedule' then job.jitter_by end as jitter_by,
+       run.of_slot,
+       (select array_agg(run.slot order by run.slot) from runs run
+        where run.job_id = key.job_id and run.scheduled_for = key.scheduled_for and run.of_slot = key.slot
+          and run.scheduled_for >= $5 and run.scheduled_for <= $6) as replays,
+       (select json_agg(json_build_object('attempt', attempt.attempt, 'outcome', attempt.outcome, 'ends_as',
+                                          attempt.ends_as, 'started_at', attempt.started_at, 'finished_at',
+                                          attempt.finished_at, 'worker_id', attempt.worker_id, 'worker',
+                                          'worker-' || attempt.worker_id, 'revision', attempt.revision, 'error',
+                                          attempt.error, 'result', attempt.result) order by attempt.finished_at,
+                        attempt.attempt)
+        from attempts attempt
+        where attempt.job_id = key.job_id and attempt.scheduled_for = key.scheduled_for and attempt.slot = key.slot
+          and attempt.scheduled_for >= $5 and attempt.scheduled_for <= $6) as attempts
+from unnest($1::uuid[], $2::timestamptz[], $3::bigint[]) key (job_id, scheduled_for, slot)
 left join lateral (
-  select a.ends_as, a.finished_at, a.result, a.error, a.attempt, a.started_at from attempts a
-  where a.job_id = k.job_id and a.scheduled_for = k.scheduled_for and a.slot = k.slot and a.ends_as is not null
-  order by a.finished_at desc, a.attempt desc limit 1) e on true
+  select * from runs run
+  where run.job_id = key.job_id and run.scheduled_for = key.scheduled_for and run.slot = key.slot
+    and run.tenant_id + 0 = $4 and run.scheduled_for >= $5 and run.scheduled_for <= $6 offset 0) run on true
 left join lateral (
-  select min(a.started_at) as first_started_at from attempts a
-  where a.job_id = k.job_id and a.scheduled_for = k.scheduled_for and a.slot = k.slot) f on true
-where r.job_id is not null or m.job_id is not null
+  select * from queue queued
+  where queued.job_id = key.job_id and queued.scheduled_for = key.scheduled_for and queued.slot = key.slot
+    and queued.tenant_id + 0 = $4 offset 0) queued on true
+left join lateral (
+  select * from timers timer
+  where timer.job_id = key.job_id and timer.scheduled_for = key.scheduled_for and timer.slot = key.slot
+    and timer.tenant_id + 0 = $4 offset 0) timer on true
+left join lateral (select * from jobs job where job.job_id = key.job_id offset 0) job on true
+where run.job_id is not null or timer.job_id is not null
 
 -- name: of_job
--- The newest runs of one job, those before ($3, $4) where it is given.
-select r.job_id, r.scheduled_for, r.slot, j.name as job, t.name as task, p.name as pool, r.priority, r.cause::text as cause,
-       coalesce(r.reason, '') as reason, r.fired_at, r.token, r.revision, null::jsonb as spec,
-       q.available_at, q.attempt as queue_attempt, q.worker_id, q.claimed_at, q.blocked, q.cancel_requested, q.progress,
-       m.due_at, m.attempt as timer_attempt, e.ends_as::text as ends_as, e.finished_at, null::jsonb as result, e.error,
-       e.attempt as last_attempt, e.started_at as last_started_at, f.first_started_at,
-       case when r.cause = 'schedule' then j.jitter_by end as jitter_by
-from (select * from runs where job_id = $1 and tenant_id + 0 = $2     -- by its key, not by the tenant's index
-        and ($3::timestamptz is null or (scheduled_for <= $3 and (scheduled_for, slot) < ($3, $4::bigint)))
-      order by scheduled_for desc, slot desc limit $5) r
-join tasks t on t.task_id = r.task_id join pools p on p.pool_id = r.pool_id left join jobs j on j.job_id = r.job_id
-left join queue q on q.job_id = r.job_id and q.scheduled_for = r.scheduled_for and q.slot = r.slot
-left join timers m on m.job_id = r.job_id and m.scheduled_for = r.scheduled_for and m.slot = r.slot
+-- The newest runs of a job; with $3 and $4, those before.
+select run.job_id, run.scheduled_for, run.slot, job.name as job, task.name as task, pool.name as pool, run.priority,
+       run.cause::text as cause, coalesce(run.reason, '') as reason, run.fired_at, run.token, run.revision,
+       null::jsonb as spec, queued.available_at, queued.attempt as queue_attempt, queued.worker_id, queued.claimed_at,
+       queued.blocked, queued.cancel_requested, queued.progress, timer.due_at, timer.attempt as timer_attempt,
+       last.ends_as::text as ends_as, last.finished_at, null::jsonb as result, last.error, last.attempt as last_attempt,
+       last.started_at as last_started_at, first.first_started_at,
+       case when run.cause = 'schedule' then job.jitter_by end as jitter_by
+from (
+  select * from runs
+  where job_id = $1 and tenant_id + 0 = $2               -- by its key, not by the tenant's index
+    and ($3::timestamptz is null or (scheduled_for <= $3 and (scheduled_for, slot) < ($3, $4::bigint)))
+  order by scheduled_for desc, slot desc limit $5) run
+join tasks task on task.task_id = run.task_id
+join pools pool on pool.pool_id = run.pool_id
+left join jobs job on job.job_id = run.job_id
+left join queue queued on queued.job_id = run.job_id and queued.scheduled_for = run.scheduled_for
+  and queued.slot = run.slot
+left join timers timer on timer.job_id = run.job_id and timer.scheduled_for = run.scheduled_for
+  and timer.slot = run.slot
 left join lateral (
-  select a.ends_as, a.finished_at, a.error, a.attempt, a.started_at from attempts a
-  where a.job_id = r.job_id and a.scheduled_for = r.scheduled_for and a.slot = r.slot and a.ends_as is not null
-  order by a.finished_at desc, a.attempt desc limit 1) e on true
+  select attempt.ends_as, attempt.finished_at, attempt.error, attempt.attempt, attempt.started_at from attempts attempt
+  where attempt.job_id = run.job_id and attempt.scheduled_for = run.scheduled_for and attempt.slot = run.slot
+    and attempt.ends_as is not null
+  order by attempt.finished_at desc, attempt.attempt desc limit 1) last on true
 left join lateral (
-  select min(a.started_at) as first_started_at from attempts a
-  where a.job_id = r.job_id and a.scheduled_for = r.scheduled_for and a.slot = r.slot) f on true
-order by r.scheduled_for desc, r.slot desc
+  select min(attempt.started_at) as first_started_at from attempts attempt
+  where attempt.job_id = run.job_id and attempt.scheduled_for = run.scheduled_for
+    and attempt.slot = run.slot) first on true
+order by run.scheduled_for desc, run.slot desc
 
 -- name: replay
 select o_slot as slot, o_state as state from bellringer.replay($1, $2, $3, $4, $5::jsonb, $6)
 
--- name: attempts
-select a.attempt, a.outcome::text as outcome, a.ends_as::text as ends_as, a.started_at, a.finished_at, a.worker_id, w.name as worker,
-       a.revision, a.error, a.result
-from attempts a left join workers w on w.worker_id = a.worker_id
-where a.job_id = $1 and a.scheduled_for = $2 and a.slot = $3 order by a.finished_at, a.attempt
-
--- name: dead
-select d.job_id, d.scheduled_for, d.slot, j.name as job, t.name as task, d.attempt, d.died_at, d.reason, d.error, d.fingerprint
-from dead_letters d join tasks t on t.task_id = d.task_id left join jobs j on j.job_id = d.job_id
-where d.tenant_id = $1 and ($6::text is null or d.fingerprint = $6)
-  and ($2::timestamptz is null or (d.died_at <= $2 and (d.died_at, d.job_id, d.scheduled_for, d.slot) < ($2, $3::uuid, $4::timestamptz, $5::bigint)))
-order by d.died_at desc, d.job_id desc, d.scheduled_for desc, d.slot desc limit $7
+-- name: dead_letters
+select dead_letter.job_id, dead_letter.scheduled_for, dead_letter.slot, job.name as job, task.name as task,
+       dead_letter.attempt, dead_letter.died_at, dead_letter.reason, dead_letter.error, dead_letter.fingerprint
+from dead_letters dead_letter
+join tasks task on task.task_id = dead_letter.task_id
+left join jobs job on job.job_id = dead_letter.job_id
+where dead_letter.tenant_id = $1 and ($6::text is null or dead_letter.fingerprint = $6)
+  and ($2::timestamptz is null
+       or (dead_letter.died_at <= $2
+           and (dead_letter.died_at, dead_letter.job_id, dead_letter.scheduled_for,
+                dead_letter.slot) < ($2, $3::uuid, $4::timestamptz, $5::bigint)))
+order by dead_letter.died_at desc, dead_letter.job_id desc, dead_letter.scheduled_for desc, dead_letter.slot desc
+limit $7
 
 -- name: dead_count
 select t.name as task, count(*) as count from (select task_id from dead_letters limit 100000) d
-join tasks t on t.task_id = d.task_id group by t.name
+join tasks t on t.task_id = d.task_id
+group by t.name

@@ -1,4 +1,4 @@
-"""Tenants in the database: what each may have, and what it has."""
+"""Tenants, their quotas, weights and objectives, and their usage."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import asyncpg
 import msgspec
 
 from bellringer.access.quotas import Quotas
+from bellringer.core.payload import MAX_PAYLOAD_BYTES
 from bellringer.errors import Conflict
-from bellringer.payload import LIMIT
-from bellringer.store.pool import Store
+from bellringer.store.connection_pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("tenants")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tenant:
-    """A tenant, with its share of the claims and its quotas."""
+class TenantRow:
+    """A tenant with its weight for claims and its quotas."""
 
     tenant_id: int
     name: str
@@ -33,34 +33,36 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Used:
-    """What a tenant has of what quotas count."""
+class QuotaUsage:
+    """A tenant's usage of its quotas."""
 
     jobs: int
     fires_per_minute: float
     in_flight: int
 
 
-async def by_name(store: Store, name: str) -> Tenant | None:
+async def get_by_name(store: Store, name: str) -> TenantRow | None:
     row = await store.pool.fetchrow(_SQL.by_name, name)
     return _tenant(row) if row else None
 
 
-async def by_id(store: Store, tenant_id: int) -> Tenant | None:
+async def get_by_id(store: Store, tenant_id: int) -> TenantRow | None:
     row = await store.pool.fetchrow(_SQL.by_id, tenant_id)
     return _tenant(row) if row else None
 
 
-async def listing(store: Store, after: str | None, most: int) -> list[Tenant]:
-    return [_tenant(row) for row in await store.pool.fetch(_SQL.list, after, most)]
+async def list_page(store: Store, after: str | None, limit: int) -> list[TenantRow]:
+    return [_tenant(row) for row in await store.pool.fetch(_SQL.list, after, limit)]
 
 
-async def add(store: Store, name: str, *, weight: float, quotas: Quotas, objective: Mapping[str, Any]) -> Tenant:
+async def add(store: Store, name: str, *, weight: float, quotas: Quotas, objective: Mapping[str, Any]) -> TenantRow:
     terms = (weight, _json(quotas), _json(objective))
     try:
         row = await store.pool.fetchrow(_SQL.add, name, *terms)
     except asyncpg.UniqueViolationError as error:
-        raise Conflict("a tenant of that name exists already", hint="choose another name", code="name_taken") from error
+        raise Conflict(
+            "a tenant with that name already exists", hint="choose another name", code="name_taken"
+        ) from error
     assert row is not None
     return _tenant(row)
 
@@ -73,29 +75,29 @@ async def change(
     quotas: Quotas | None = None,
     objective: Mapping[str, Any] | None = None,
     suspended: bool | None = None,
-) -> Tenant | None:
-    """Change what is given; what is None stays as it is."""
+) -> TenantRow | None:
+    """Changes the given values; None leaves a value unchanged."""
     terms = (weight, None if quotas is None else _json(quotas), None if objective is None else _json(objective))
     row = await store.pool.fetchrow(_SQL.change, tenant_id, *terms, suspended)
     return _tenant(row) if row else None
 
 
 async def payload_limit(store: Store, tenant_id: int) -> int:
-    """How many bytes arguments may have: as many as anyone's, or fewer."""
+    """Returns the maximum size of arguments in bytes."""
     quota: int | None = await store.pool.fetchval(_SQL.payload_limit, tenant_id)
-    return LIMIT if quota is None else min(quota, LIMIT)
+    return MAX_PAYLOAD_BYTES if quota is None else min(quota, MAX_PAYLOAD_BYTES)
 
 
-async def used(store: Store, tenant_id: int) -> Used:
+async def load_usage(store: Store, tenant_id: int) -> QuotaUsage:
     row = await store.pool.fetchrow(_SQL.used, tenant_id)
     assert row is not None
-    return Used(**dict(row))
+    return QuotaUsage(**dict(row))
 
 
 def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _tenant(row: asyncpg.Record) -> Tenant:
+def _tenant(row: asyncpg.Record) -> TenantRow:
     quotas = msgspec.json.decode(row["quotas"], type=Quotas)
-    return Tenant(**{**dict(row), "quotas": quotas, "objective": msgspec.json.decode(row["objective"])})
+    return TenantRow(**{**dict(row), "quotas": quotas, "objective": msgspec.json.decode(row["objective"])})

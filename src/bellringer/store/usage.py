@@ -1,4 +1,4 @@
-"""Usage rows: what was started, how late, and what the workers' time went to, by minute, pool and tenant."""
+"""Usage per minute, pool and tenant: runs started, runs late, and busy time of slots."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from bellringer.store.pool import Store
+import asyncpg
+
+from bellringer.store.connection_pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("usage")
-POOL: Final = 0  # stands for the pool itself, where a tenant stands otherwise
+WHOLE_POOL_TENANT_ID: Final = 0  # the row of the pool itself
 
 
-class Used(NamedTuple):
-    """What is to be added to one row."""
+class UsageDelta(NamedTuple):
+    """The amounts to add to one row."""
 
     minute: datetime
     pool_id: int
@@ -24,30 +26,39 @@ class Used(NamedTuple):
     late: int = 0
     busy_ms: int = 0
     slots_ms: int = 0
+    occurrences: int = 0
+    retried: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
-    """What a tenant has set out to reach, as far as it has said so; `now` is when this was read."""
+class ObjectiveRow:
+    """A tenant's objective; `now` is when it was read."""
 
     tenant: str
     target: float | None
     within: float | None
     now: datetime
+    max_missed: float | None = None  # the largest share of occurrences that may be missed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starts:
-    """How many runs that were due since a moment have started, and how many of them too late."""
+    """Runs due since a moment: how many started, how many of them late, and how many were missed.
+
+    `occurrences` counts the first starts of runs that schedules created, `retried` the starts of later attempts.
+    """
 
     since: datetime
     started: int
     late: int
+    missed: int = 0
+    occurrences: int = 0
+    retried: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Around:
-    """What a pool did in a minute, in milliseconds of its slots; the others by name, where one may know them."""
+class PoolMinute:
+    """The usage of a pool in one minute, in milliseconds of slots; `others` by name for callers who may see them."""
 
     minute: datetime
     pool: str
@@ -57,45 +68,56 @@ class Around:
     others: Mapping[str, int]
 
 
-async def add(store: Store, used: Sequence[Used]) -> dict[int, float | None]:
-    """Add to the rows; answers within how many seconds these tenants' runs are to start, where they say so."""
+async def add(store: Store, used: Sequence[UsageDelta]) -> dict[int, float | None]:
+    """Adds to the rows; returns the start deadlines in seconds of these tenants."""
     columns = zip(*used, strict=True)
     rows = await store.pool.fetch(_SQL.add, *(list(column) for column in columns))
     return {row["tenant_id"]: row["within"] for row in rows}
 
 
-async def within(store: Store) -> dict[int, float]:
-    """Within how many seconds the runs of each tenant are to start that says so."""
+async def start_deadlines(store: Store) -> dict[int, float]:
+    """Returns the start deadline in seconds of each tenant that has one."""
     return {row["tenant_id"]: row["within"] for row in await store.pool.fetch(_SQL.within)}
 
 
-async def forget(store: Store, before: datetime) -> None:
+async def prune(store: Store, before: datetime) -> None:
     await store.pool.execute(_SQL.forget, before)
 
 
-async def goal(store: Store, tenant_id: int) -> Goal | None:
+async def load_objective(store: Store, tenant_id: int) -> ObjectiveRow | None:
     row = await store.pool.fetchrow(_SQL.objective, tenant_id)
     if row is None:
         return None
-    return Goal(tenant=row["name"], target=row["target"], within=row["within"], now=row["now"])
+    return ObjectiveRow(
+        tenant=row["name"],
+        target=row["target"],
+        within=row["within"],
+        max_missed=row["max_missed"],
+        now=row["now"],
+    )
 
 
-async def sums(store: Store, tenant_id: int, spans: Sequence[datetime], until: datetime) -> list[Starts]:
-    """One for each span, in the order of their beginnings."""
+async def starts_since(store: Store, tenant_id: int, spans: Sequence[datetime], until: datetime) -> list[Starts]:
+    """Returns the sums of each span, ordered by start."""
     rows = await store.pool.fetch(_SQL.sums, tenant_id, spans, until)
-    return [Starts(since=row["start"], started=row["started"], late=row["late"]) for row in rows]
+    return [_starts(row, "start") for row in rows]
 
 
-async def worst(store: Store, tenant_id: int, since: datetime, until: datetime, most: int) -> list[Starts]:
-    """The minutes in which most runs were due that started too late."""
-    rows = await store.pool.fetch(_SQL.worst, tenant_id, since, until, most)
-    return [Starts(since=row["minute"], started=row["started"], late=row["late"]) for row in rows]
+async def all_starts_since(store: Store, spans: Sequence[datetime], until: datetime) -> list[Starts]:
+    """Returns the sums of each span over all tenants, ordered by start."""
+    return [_starts(row, "start") for row in await store.pool.fetch(_SQL.sums_of_all, spans, until)]
 
 
-async def around(store: Store, tenant_id: int, minutes: Sequence[datetime], *, named: bool) -> list[Around]:
-    """What the pools did in these minutes in which the tenant's runs were late."""
+async def worst_minutes(store: Store, tenant_id: int, since: datetime, until: datetime, limit: int) -> list[Starts]:
+    """Returns the minutes with the most late or missed runs."""
+    rows = await store.pool.fetch(_SQL.worst, tenant_id, since, until, limit)
+    return [_starts(row, "minute") for row in rows]
+
+
+async def pool_minutes(store: Store, tenant_id: int, minutes: Sequence[datetime], *, named: bool) -> list[PoolMinute]:
+    """Returns the usage of pools in the minutes in which the tenant's runs were late."""
     return [
-        Around(
+        PoolMinute(
             minute=row["minute"],
             pool=row["pool"],
             own_ms=row["own_ms"],
@@ -105,3 +127,8 @@ async def around(store: Store, tenant_id: int, minutes: Sequence[datetime], *, n
         )
         for row in await store.pool.fetch(_SQL.around, tenant_id, minutes, named)
     ]
+
+
+def _starts(row: asyncpg.Record, since: str) -> Starts:
+    names = ("started", "late", "missed", "occurrences", "retried")
+    return Starts(since=row[since], **{name: row[name] for name in names})

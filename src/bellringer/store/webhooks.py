@@ -1,4 +1,4 @@
-"""Webhook endpoints in the database: who wants to be told, how far each was told, and by which runs."""
+"""Webhook endpoints, the position up to which each received events, and its deliveries."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import Any, Final
 
 import msgspec
 
-from bellringer.runs import RunKey
-from bellringer.store.events import Event
-from bellringer.store.pool import Store
+from bellringer.core.runs import RunKey
+from bellringer.store.connection_pool import Store
+from bellringer.store.events import EventRow
 from bellringer.store.queries import load
 
 _SQL = load("webhooks")
-MOST: Final = 50  # endpoints of a tenant
-_LATEST: Final = (1 << 63) - 1
+MAX_ENDPOINTS: Final = 50  # per tenant
+_MAX_DELIVERY_ID: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """How far the events were read: a transaction, as text, and an event of it."""
+class EventPosition:
+    """A position in the events: a transaction, as text, and an event id."""
 
     tx: str
     event_id: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    """Who wants to be told; no `kinds` means all."""
+class EndpointRow:
+    """A webhook endpoint; empty `kinds` means all kinds."""
 
     endpoint_id: int
     tenant_id: int
@@ -48,8 +48,8 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
-    """What was sent: the run that carries it. Without an event it is a test."""
+class DeliveryRow:
+    """A delivery and the run that carries it. A delivery without an event is a test."""
 
     delivery_id: int
     endpoint_id: int
@@ -63,23 +63,23 @@ class Delivery:
 async def add(
     store: Store, tenant_id: int, url: str, kinds: Sequence[str], description: str, secret_id: str, who: str
 ) -> int | None:
-    """None: the tenant has as many as it may have."""
-    values = (tenant_id, url, list(kinds), description, secret_id, who, MOST)
+    """Creates an endpoint; returns None if the tenant has reached its limit."""
+    values = (tenant_id, url, list(kinds), description, secret_id, who, MAX_ENDPOINTS)
     made: int | None = await store.pool.fetchval(_SQL.add, *values)
     return made
 
 
-async def get(store: Store, tenant_id: int, endpoint_id: int) -> Endpoint | None:
+async def get(store: Store, tenant_id: int, endpoint_id: int) -> EndpointRow | None:
     row = await store.pool.fetchrow(_SQL.get, tenant_id, endpoint_id)
-    return None if row is None else Endpoint(**dict(row))
+    return None if row is None else EndpointRow(**dict(row))
 
 
-async def listing(store: Store, tenant_id: int, after: int, most: int) -> list[Endpoint]:
-    return [Endpoint(**dict(row)) for row in await store.pool.fetch(_SQL.listing, tenant_id, after, most)]
+async def list_page(store: Store, tenant_id: int, after: int, limit: int) -> list[EndpointRow]:
+    return [EndpointRow(**dict(row)) for row in await store.pool.fetch(_SQL.list, tenant_id, after, limit)]
 
 
-async def change(store: Store, endpoint: Endpoint) -> bool:
-    """Make it what is given. False: there is none."""
+async def change(store: Store, endpoint: EndpointRow) -> bool:
+    """Replaces the settings of an endpoint; returns False if there is no such endpoint."""
     e = endpoint
     done = await store.pool.execute(
         _SQL.change, e.tenant_id, e.endpoint_id, e.url, list(e.kinds), e.description, e.enabled
@@ -88,27 +88,29 @@ async def change(store: Store, endpoint: Endpoint) -> bool:
 
 
 async def delete(store: Store, tenant_id: int, endpoint_id: int) -> str | None:
-    """Answers the id of its secret; None: there was none."""
+    """Deletes an endpoint and returns the id of its secret; None if there is no such endpoint."""
     secret_id: str | None = await store.pool.fetchval(_SQL.delete, tenant_id, endpoint_id)
     return secret_id
 
 
-async def waiting(store: Store, most: int) -> list[tuple[Endpoint, Place]]:
-    """Endpoints with something to tell, and how far each was told."""
+async def pending_endpoints(store: Store, limit: int) -> list[tuple[EndpointRow, EventPosition]]:
+    """Returns enabled endpoints with undelivered events, and the position of each."""
     found = []
-    for row in await store.pool.fetch(_SQL.waiting, most):
+    for row in await store.pool.fetch(_SQL.with_new_events, limit):
         values = dict(row)
-        place = Place(values.pop("told_tx"), values.pop("told_event"))
-        found.append((Endpoint(**values), place))
+        position = EventPosition(values.pop("sent_tx"), values.pop("sent_event"))
+        found.append((EndpointRow(**values), position))
     return found
 
 
-async def news(store: Store, tenant_id: int, after: Place, most: int) -> list[tuple[Event, Place]]:
-    """The next events of a tenant, in the order in which they became final."""
-    rows = await store.pool.fetch(_SQL.news, tenant_id, after.tx, after.event_id, most)
+async def events_after(
+    store: Store, tenant_id: int, after: EventPosition, limit: int
+) -> list[tuple[EventRow, EventPosition]]:
+    """Returns the next events of a tenant in commit order."""
+    rows = await store.pool.fetch(_SQL.new_events, tenant_id, after.tx, after.event_id, limit)
     return [
         (
-            Event(
+            EventRow(
                 event_id=row["event_id"],
                 at=row["at"],
                 kind=row["kind"],
@@ -117,24 +119,24 @@ async def news(store: Store, tenant_id: int, after: Place, most: int) -> list[tu
                 attempt=row["attempt"],
                 data=msgspec.json.decode(row["data"]),
             ),
-            Place(row["tx"], row["event_id"]),
+            EventPosition(row["tx"], row["event_id"]),
         )
         for row in rows
     ]
 
 
-async def move(store: Store, endpoint_id: int, seen: Place, to: Place) -> bool:
-    """Say how far it was told. False: somebody else has."""
-    done = await store.pool.execute(_SQL.move, endpoint_id, seen.tx, seen.event_id, to.tx, to.event_id)
+async def advance(store: Store, endpoint_id: int, seen: EventPosition, to: EventPosition) -> bool:
+    """Advances the position of an endpoint; returns False if another process has done so."""
+    done = await store.pool.execute(_SQL.advance, endpoint_id, seen.tx, seen.event_id, to.tx, to.event_id)
     return done == "UPDATE 1"
 
 
-async def delivered(
-    store: Store, endpoint: Endpoint, event_id: int | None, kind: str, key: RunKey, replay_of: int | None = None
+async def record_delivery(
+    store: Store, endpoint: EndpointRow, event_id: int | None, kind: str, key: RunKey, replay_of: int | None = None
 ) -> int | None:
-    """Remember which run carries an event. None: that is known already, or the endpoint is gone."""
+    """Records the run that carries an event; returns None if it is recorded already, or the endpoint is gone."""
     number: int | None = await store.pool.fetchval(
-        _SQL.delivered,
+        _SQL.add_delivery,
         endpoint.tenant_id,
         endpoint.endpoint_id,
         event_id,
@@ -147,19 +149,21 @@ async def delivered(
     return number
 
 
-async def deliveries(store: Store, tenant_id: int, endpoint_id: int, before: int | None, most: int) -> list[Delivery]:
-    """What was sent to an endpoint, the newest first."""
-    rows = await store.pool.fetch(_SQL.deliveries, tenant_id, endpoint_id, before or _LATEST, most)
+async def list_deliveries(
+    store: Store, tenant_id: int, endpoint_id: int, before: int | None, limit: int
+) -> list[DeliveryRow]:
+    """Returns the deliveries to an endpoint, newest first."""
+    rows = await store.pool.fetch(_SQL.deliveries, tenant_id, endpoint_id, before or _MAX_DELIVERY_ID, limit)
     return [_delivery(row) for row in rows]
 
 
-async def delivery(store: Store, tenant_id: int, delivery_id: int) -> Delivery | None:
+async def get_delivery(store: Store, tenant_id: int, delivery_id: int) -> DeliveryRow | None:
     row = await store.pool.fetchrow(_SQL.delivery, tenant_id, delivery_id)
     return None if row is None else _delivery(row)
 
 
-async def forget(store: Store, before: datetime) -> None:
-    """What was sent before then."""
+async def prune_deliveries(store: Store, before: datetime) -> None:
+    """Deletes deliveries made before a time."""
     await store.pool.execute(_SQL.forget, before)
 
 
@@ -167,6 +171,6 @@ def _key(row: Any) -> RunKey:
     return RunKey(row["job_id"], row["scheduled_for"], row["slot"])
 
 
-def _delivery(row: Any) -> Delivery:
+def _delivery(row: Any) -> DeliveryRow:
     names = ("delivery_id", "endpoint_id", "event_id", "kind", "made_at", "replay_of")
-    return Delivery(**{name: row[name] for name in names}, key=_key(row))
+    return DeliveryRow(**{name: row[name] for name in names}, key=_key(row))

@@ -1,4 +1,4 @@
-"""For those who test: the real engine on a database of the test's own, with a clock that the test moves.
+"""Test support: the real engine on a database of the test, with a clock that the test moves.
 
 def test_nightly(bellringer_test):
     t = bellringer_test(app, at="2026-03-28T12:00:00+01:00")
@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from bellringer.testing.clock import TestClock
     from bellringer.testing.engine import Engine
-    from bellringer.testing.facade import TestEngine
     from bellringer.testing.factories import make_definition, make_job, make_run
-    from bellringer.testing.records import Enqueued, Fire, Performed
-    from bellringer.testing.server import TestServer, serve
+    from bellringer.testing.postgres import TestServer, serve
+    from bellringer.testing.records import Enqueued, FireRecord, Performed
+    from bellringer.testing.sync_engine import TestEngine
 
 __all__ = [
     "Engine",
     "Enqueued",
-    "Fire",
+    "FireRecord",
     "Performed",
     "TestClock",
     "TestEngine",
@@ -39,15 +39,15 @@ __all__ = [
 _MODULES: Final = {
     "Engine": "engine",
     "Enqueued": "records",
-    "Fire": "records",
+    "FireRecord": "records",
     "Performed": "records",
     "TestClock": "clock",
-    "TestEngine": "facade",
-    "TestServer": "server",
+    "TestEngine": "sync_engine",
+    "TestServer": "postgres",
     "make_definition": "factories",
     "make_job": "factories",
     "make_run": "factories",
-    "serve": "server",
+    "serve": "postgres",
 }
 
 

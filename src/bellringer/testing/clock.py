@@ -1,7 +1,7 @@
-"""A clock that a test moves: the real engine asks `bellringer.now()`, and here that reads a table.
+"""A clock that a test controls: the engine reads `bellringer.now()`, and `TestClock` makes that function read a table.
 
-Leases and heartbeats keep real time. To move the clock alone means that meanwhile nobody was there to tick;
-to live through the time, advance the engine.
+Leases and heartbeats keep using real time. Moving only the clock simulates an outage: no scheduler ran in between.
+To run the schedules up to a time, call `advance` on the engine.
 """
 
 from __future__ import annotations
@@ -14,40 +14,52 @@ from typing import Final
 from bellringer.durations import parse_duration
 from bellringer.errors import InvalidInput
 from bellringer.schedule.instants import read_instant
-from bellringer.store.cohorts import Hand
-from bellringer.store.pool import Store
+from bellringer.store.cohorts import Cohort
+from bellringer.store.connection_pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("clock", "bellringer.testing")
-MOST_HANDS: Final = 1_000
-_FLAGS: Final = ("timers", "pauses", "backfills", "undecided", "frozen", "stuck", "cancels", "stops", "waiting")
+MAX_DUE_COHORTS: Final = 1_000
+_FLAGS: Final = (
+    "timers",
+    "pauses",
+    "backfills",
+    "undecided",
+    "frozen",
+    "stuck",
+    "cancels",
+    "stops",
+    "expired",
+    "waiting",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """An instant, and what is due at it."""
+    """An instant, and everything that is due at it."""
 
     now: datetime
-    hands: Sequence[Hand] = ()
+    hands: Sequence[Cohort] = ()
     timers: bool = False
     pauses: bool = False  # one is over
     backfills: bool = False  # one is open
     undecided: bool = False  # the time of a run that overlaps has come
     frozen: bool = False  # a freeze holds a run
-    stuck: bool = False  # a run is held, and none is under way whose end could free it
+    stuck: bool = False  # a run is held, and no run is executing whose end could release it
     cancels: bool = False  # a worker is asked to stop one
     stops: bool = False  # a workflow run was cancelled, or has had its time
-    waiting: int = 0  # runs in the queue that nobody holds, ready or not
+    expired: bool = False  # the deadline of a waiting run has passed
+    waiting: int = 0  # unclaimed runs in the queue, ready or not
     pools: Sequence[int] = ()  # where some of them are ready
 
     @property
-    def presses(self) -> bool:
-        """Whether schedulers have something to do before time goes on."""
+    def is_due(self) -> bool:
+        """Whether schedulers have work to do before the clock may advance."""
         return bool(self.hands) or self.timers or self.pauses
 
 
 class TestClock:
-    """Schedule time in one test database."""
+    """The schedule time of one test database."""
 
     __test__ = False
 
@@ -56,7 +68,7 @@ class TestClock:
         self._moment: datetime | None = None
 
     async def install(self, at: datetime | str) -> None:
-        """Put this clock in place of the database's own, at this instant."""
+        """Replaces the database's clock, and sets it to this instant."""
         moment = read_instant(at, what="at")
         await self._store.pool.execute(_SQL.one_partition)
         await self._store.pool.execute(_SQL.install)
@@ -68,7 +80,7 @@ class TestClock:
         return self._moment
 
     async def set(self, at: datetime | str) -> None:
-        """Show this instant; time never goes back."""
+        """Sets the clock. It cannot go back."""
         moment = read_instant(at, what="at")
         if moment < self.now():
             raise InvalidInput(f"{moment.isoformat()} is before the test's now, {self.now().isoformat()}")
@@ -78,18 +90,18 @@ class TestClock:
         await self.set(self.now() + parse_duration(by, what="advance"))
 
     async def leap(self, until: datetime, *, schedulers: bool = True, workers: bool = True) -> Due:
-        """Go to the next instant at which something happens by itself, at most to `until`; in one round trip.
+        """Jumps to the next instant at which something is due, at most to `until`, in one round trip.
 
-        Without `schedulers` nobody waits for hands and timers, without `workers` nobody for retries.
+        Without `schedulers`, due cohorts and timers are ignored; without `workers`, retries are ignored.
         """
-        row = await self._store.pool.fetchrow(_SQL.leap, until, schedulers, workers, MOST_HANDS)
+        row = await self._store.pool.fetchrow(_SQL.leap, until, schedulers, workers, MAX_DUE_COHORTS)
         assert row is not None
         now, ats, shards, schedules, jumps, *rest, pools = row
         self._moment = now
-        hands = [Hand(*hand) for hand in zip(ats, shards, schedules, jumps, strict=True)] if ats else ()
+        hands = [Cohort(*hand) for hand in zip(ats, shards, schedules, jumps, strict=True)] if ats else ()
         return Due(now=now, hands=hands, **dict(zip(_FLAGS, rest, strict=True)), pools=pools or ())
 
     async def put(self, moment: datetime) -> None:
-        """Show any instant, also an earlier one."""
+        """Sets the clock to any instant, including an earlier one."""
         await self._store.pool.execute(_SQL.put, moment)
         self._moment = moment

@@ -1,8 +1,8 @@
 -- A clock that a test moves, in place of the database's own.
 
 -- name: one_partition
--- A day of history is three tables with their indexes, and a test may live through years. So an empty history
--- is given a single partition, and every day counts as older than the installation.
+-- A day of history has three tables with their indexes, and a test may simulate years. An empty history therefore gets
+-- a single partition, and every day counts as older than the installation.
 do $$
 declare
   parent text;
@@ -27,59 +27,68 @@ create table if not exists bellringer.test_clock (
   only_row boolean primary key default true check (only_row), moment timestamptz not null);
 create or replace function bellringer.now() returns timestamptz language sql stable parallel safe
   as 'select moment from bellringer.test_clock';
-grant select on bellringer.test_clock to public;  -- connections that serve tenants ask what time it is, too
+grant select on bellringer.test_clock to public;  -- read by connections that serve tenants
 
--- Go to the next instant at which something happens by itself, at most to p_until, and say what is due there. While hands,
--- timers or the ends of pauses are due, time stands still; without p_schedulers nobody waits for them, without p_workers
--- nobody for what becomes ready. `waiting` counts what nobody holds.
-create or replace function bellringer.leap(p_until timestamptz, p_schedulers boolean, p_workers boolean, p_most integer,
-  out now timestamptz, out hands_next_at timestamptz[], out hands_shard smallint[], out hands_schedule_id integer[],
-  out hands_jump_to timestamptz[], out timers boolean, out pauses boolean, out backfills boolean, out undecided boolean,
-  out frozen boolean, out stuck boolean, out cancels boolean, out stops boolean, out waiting bigint, out pools smallint[])
+-- Moves the clock to the next instant at which something is due, at most to p_until, and returns what is due there. The
+-- clock does not move while cohorts, timers or ends of pauses are due, unless p_schedulers is false. Without p_workers,
+-- runs that become ready do not stop the clock. `waiting` counts the runs that no worker holds.
+create or replace function bellringer.leap(
+  p_until timestamptz, p_schedulers boolean, p_workers boolean, p_most integer,
+  out now timestamptz, out cohort_next_at timestamptz[], out cohort_shard smallint[], out cohort_schedule_id integer[],
+  out cohort_target_at timestamptz[], out timers boolean, out pauses boolean, out backfills boolean,
+  out undecided boolean, out frozen boolean, out stuck boolean, out cancels boolean, out stops boolean,
+  out expired boolean, out waiting bigint, out pools smallint[])
 language plpgsql as $$
 #variable_conflict use_column
 declare
-  was   constant timestamptz := bellringer.now();
-  hand  timestamptz;
-  timer timestamptz;
-  pause timestamptz;
-  later timestamptz;
-  ready timestamptz;
+  was    constant timestamptz := bellringer.now();
+  cohort timestamptz;
+  timer  timestamptz;
+  pause  timestamptz;
+  later  timestamptz;
+  ready  timestamptz;
 begin
   leap.backfills := exists (select 1 from backfills where state = 'running');
   if p_schedulers then
-    hand  := (select min(next_at) from cohorts);
+    cohort := (select min(next_at) from cohorts);
     timer := (select min(due_at) from timers);
     pause := (select min(paused_until) from jobs where paused_until is not null and deleted_at is null);
   end if;
-  later := least((select min(available_at) from queue where blocked & 16 = 16 and available_at > was),
+  later := least((select min(available_at) from queue where blocked & UNDECIDED = UNDECIDED and available_at > was),
                  (select min(to_at) from freezes where to_at > was),
-                 (select min(deadline_at) from flows where finished_at is null and stopped is null and deadline_at > was),
+                 (select min(expires_at) from queue where expires_at > was and worker_id is null),
+                 (select min(deadline_at) from flows where finished_at is null and stopped is null
+                   and deadline_at > was),
                  case when leap.backfills then (
                    select min(made_at + interval '1 minute' / rate) from backfills
                    where state = 'running' and made_at + interval '1 minute' / rate > was) end);
   if p_workers then
-    ready := (select min(available_at) from queue where worker_id is null and blocked & ~32 = 0 and available_at > was);
+    ready := (select min(available_at) from queue where worker_id is null and blocked & ~LIMITED = 0
+      and available_at > was);
   end if;
-  leap.now := greatest(was, least(p_until, hand, timer, pause, later, ready));
+  leap.now := greatest(was, least(p_until, cohort, timer, pause, later, ready));
   if leap.now > was then
     update test_clock set moment = leap.now;
   end if;
   leap.timers := coalesce(timer <= leap.now, false);
   leap.pauses := coalesce(pause <= leap.now, false);
-  if hand <= leap.now then
-    select array_agg(c.next_at), array_agg(c.shard), array_agg(c.schedule_id), array_agg(c.jump_to)
-    into hands_next_at, hands_shard, hands_schedule_id, hands_jump_to
+  if cohort <= leap.now then
+    select array_agg(c.next_at), array_agg(c.shard), array_agg(c.schedule_id), array_agg(c.target_at)
+    into cohort_next_at, cohort_shard, cohort_schedule_id, cohort_target_at
     from (select * from cohorts where next_at <= leap.now order by next_at, shard, schedule_id limit p_most) c;
   end if;
-  select coalesce(bool_or(blocked & 16 = 16 and available_at <= leap.now), false), coalesce(bool_or(blocked & 8 = 8), false),
-         coalesce(bool_or(blocked & ~160 <> 0) and bool_and(worker_id is null), false),
+  select coalesce(bool_or(blocked & UNDECIDED = UNDECIDED and available_at <= leap.now), false),
+    coalesce(bool_or(blocked & FROZEN = FROZEN), false),
+         coalesce(bool_or(blocked & ~(LIMITED | OPEN_WORKFLOW) <> 0) and bool_and(worker_id is null), false),
          coalesce(bool_or(worker_id is not null and cancel_requested), false),
-         coalesce(bool_or(cancel_requested and blocked & 128 = 128), false) or exists (
+         coalesce(bool_or(cancel_requested and blocked & OPEN_WORKFLOW = OPEN_WORKFLOW), false) or exists (
            select 1 from flows where finished_at is null and stopped is null and deadline_at <= leap.now),
+         coalesce(bool_or(expires_at <= leap.now and worker_id is null), false),
          count(*) filter (where worker_id is null),
-         array_agg(distinct pool_id) filter (where worker_id is null and blocked & ~32 = 0 and available_at <= leap.now)
-  into leap.undecided, leap.frozen, leap.stuck, leap.cancels, leap.stops, leap.waiting, leap.pools from queue;
+         array_agg(distinct pool_id) filter (where worker_id is null and blocked & ~LIMITED = 0
+           and available_at <= leap.now)
+  into leap.undecided, leap.frozen, leap.stuck, leap.cancels, leap.stops, leap.expired, leap.waiting, leap.pools
+  from queue;
 end $$;
 
 -- name: put
@@ -87,6 +96,6 @@ insert into bellringer.test_clock (moment) values ($1)
 on conflict (only_row) do update set moment = excluded.moment
 
 -- name: leap
-select now, hands_next_at, hands_shard, hands_schedule_id, hands_jump_to, timers, pauses, backfills, undecided, frozen, stuck,
-       cancels, stops, waiting, pools
+select now, cohort_next_at, cohort_shard, cohort_schedule_id, cohort_target_at, timers, pauses, backfills, undecided,
+       frozen, stuck, cancels, stops, expired, waiting, pools
 from bellringer.leap($1, $2, $3, $4)

@@ -1,8 +1,8 @@
-"""Verify: what should have happened, worked out anew from the definitions and their revisions, against what did."""
+"""Recomputes from the job revisions what every schedule should have done, and compares it with the runs."""
 
 from __future__ import annotations
 
-from bellringer.verify.check import verify
-from bellringer.verify.findings import Asked, Finding, Kind, Summary
+from bellringer.verify.checker import verify
+from bellringer.verify.findings import Finding, FindingKind, VerifyScope, VerifySummary
 
-__all__ = ["Asked", "Finding", "Kind", "Summary", "verify"]
+__all__ = ["Finding", "FindingKind", "VerifyScope", "VerifySummary", "verify"]

@@ -1,4 +1,4 @@
-"""What a job's revisions say should have happened. Pure, and nothing of it is shared with the tick."""
+"""Computes from the revisions of a job when it should have run. Pure, and shares no code with the tick."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Final
 
 from bellringer.schedule import At, Delay, Schedule
 
-INSTANT: Final = timedelta(microseconds=1)
-ARMED: Final = timedelta(minutes=1)  # a one-shot this long past is still fired when its job becomes active
-OVERTAKEN: Final = timedelta(seconds=10)  # an edit dates from before it waited for its locks: 5 s, and a lead of 5 s
-ALL: Final = 0  # as a schedule's number: a gap of all schedules, or a one-shot, which has no number
+MICROSECOND: Final = timedelta(microseconds=1)
+ONE_SHOT_GRACE: Final = timedelta(minutes=1)  # a one-shot this long past is still fired when its job becomes active
+EDIT_GRACE: Final = timedelta(seconds=10)  # an edit dates from before it waited for its locks: 5 s, and a lead of 5 s
+ALL_SCHEDULES: Final = 0  # as a schedule's number: a gap of all schedules, or a one-shot, which has no number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """A revision of a job, which holds after `since` up to and with `until`."""
+class RevisionSpan:
+    """A revision of a job, in effect after `since`, up to and including `until`."""
 
     revision: int
     since: datetime
@@ -35,11 +35,11 @@ class Span:
         return any(isinstance(schedule, Delay) for schedule in self.schedules)
 
     def instants(self, start: datetime, end: datetime) -> Iterator[datetime]:
-        """The recurring occurrences of this span from `start` up to, and without, `end`."""
-        after = max(self.since, start - INSTANT)
+        """The recurring occurrences of this span from `start` up to, but not including, `end`."""
+        after = max(self.since, start - MICROSECOND)
         if self.starts_at is not None:
-            after = max(after, self.starts_at - INSTANT)
-        upto = min(moment for moment in (self.until, self.ends_at, end - INSTANT) if moment is not None)
+            after = max(after, self.starts_at - MICROSECOND)
+        upto = min(moment for moment in (self.until, self.ends_at, end - MICROSECOND) if moment is not None)
         recurring = [s for s in self.schedules if not isinstance(s, At | Delay)]
         if not self.active or after >= upto or not recurring:
             return iter(())
@@ -48,21 +48,23 @@ class Span:
         return _distinct(merge(*(schedule.between(after, upto) for schedule in recurring)))
 
     def naming(self, at: datetime) -> Iterable[int]:
-        """Of an instant that this span expects: the numbers of the schedules that name it."""
+        """Returns the ids of the schedules that name an instant of this span."""
         if len(self.schedules) == 1:
             return self.numbers
-        return [number for schedule, number in zip(self.schedules, self.numbers, strict=True) if _names(schedule, at)]
+        return [
+            number for schedule, number in zip(self.schedules, self.numbers, strict=True) if _is_named_by(schedule, at)
+        ]
 
     def holds(self, at: datetime) -> bool:
         return self.since < at and (self.until is None or at <= self.until)
 
     def once(self) -> Iterator[datetime]:
-        """The one-shots that were armed in this span when their time came."""
+        """Yields the one-shots whose time came in this span."""
         for schedule in self.schedules:
             if not self.active or not isinstance(schedule, At):
                 continue
             at = schedule.instant
-            if at >= self.since - ARMED and at <= min(self.until or at, self.ends_at or at):
+            if at >= self.since - ONE_SHOT_GRACE and at <= min(self.until or at, self.ends_at or at):
                 yield at
 
     def named_once(self, at: datetime) -> bool:
@@ -70,15 +72,17 @@ class Span:
         return any(isinstance(schedule, At) and schedule.instant == at for schedule in self.schedules)
 
     def overtaken(self, at: datetime) -> bool:
-        """Whether this revision names an instant right after its end, whose run was on its way when the edit came."""
-        if not self.active or self.until is None or not self.until < at <= self.until + OVERTAKEN:
+        """Whether this revision names an instant right after its end, whose run was already created when the edit
+        came.
+        """
+        if not self.active or self.until is None or not self.until < at <= self.until + EDIT_GRACE:
             return False
-        return any(_names(schedule, at) for schedule in self.schedules if not isinstance(schedule, Delay))
+        return any(_is_named_by(schedule, at) for schedule in self.schedules if not isinstance(schedule, Delay))
 
 
 @dataclass(frozen=True, slots=True)
-class Catchup:
-    """Occurrences of one schedule that are run after their time; `is_open`: there may be more to come."""
+class ExpectedCatchup:
+    """Missed occurrences of one schedule that are run later. `is_open`: more may follow."""
 
     number: int
     start: datetime
@@ -88,16 +92,18 @@ class Catchup:
     is_open: bool
 
     def awaits(self, at: datetime) -> bool:
-        """Whether this instant is still to be decided on."""
+        """Whether the catch-up has not yet processed this instant."""
         if not self.is_open or not self.start <= at < self.end:
             return False
         return self.cursor is None or (at < self.cursor if self.newest_first else at > self.cursor)
 
 
-def expected(
-    spans: Sequence[Span], promised: Sequence[Span], start: datetime, end: datetime
+def expected_instants(
+    spans: Sequence[RevisionSpan], promised: Sequence[RevisionSpan], start: datetime, end: datetime
 ) -> Iterator[datetime]:  # fmt: skip
-    """All that a job should have done from `start` up to, and without, `end`, in order and each once."""
+    """Yields all instants at which a job should have run from `start` up to, but not including, `end`, in order,
+    each once.
+    """
     once = sorted({at for span in spans for at in span.once() if start <= at < end})
     recurring = (instant for span in spans for instant in span.instants(start, end))
     if not once and not promised:
@@ -105,29 +111,30 @@ def expected(
     return _distinct(merge(once, recurring, *(span.instants(start, end) for span in promised)))
 
 
-def promises(spans: Sequence[Span], catchups: Iterable[Catchup]) -> list[Span]:
-    """What was to be run of pauses after all: the job was resumed with a catch-up, of a schedule that it had by then.
+def promised_spans(spans: Sequence[RevisionSpan], catchups: Iterable[ExpectedCatchup]) -> list[RevisionSpan]:
+    """Returns the paused spans whose occurrences a catch-up runs after the job was resumed, for schedules that the
+    job had by then.
 
-    Only where it was paused: a catch-up of anything else adds nothing to what the job's active time expects.
+    Only paused spans matter: a catch-up of active time adds nothing to what is expected anyway.
     """
-    return [promise for catchup in catchups for promise in _promised(spans, catchup)]
+    return [promise for catchup in catchups for promise in _promised_by(spans, catchup)]
 
 
-def _promised(spans: Sequence[Span], catchup: Catchup) -> Iterator[Span]:
+def _promised_by(spans: Sequence[RevisionSpan], catchup: ExpectedCatchup) -> Iterator[RevisionSpan]:
     schedule: Schedule | None = None
     for span in reversed(spans):
         if not span.paused:
             schedule = None
             continue
         schedule = schedule or dict(zip(span.numbers, span.schedules, strict=True)).get(catchup.number)
-        since, last = max(span.since, catchup.start - INSTANT), catchup.end - INSTANT
+        since, last = max(span.since, catchup.start - MICROSECOND), catchup.end - MICROSECOND
         until = min(last, span.until or last)
         if schedule is not None and since < until:
             yield replace(span, active=True, since=since, until=until, schedules=(schedule,), numbers=(catchup.number,))
 
 
-def _names(schedule: Schedule, at: datetime) -> bool:
-    return next(schedule.between(at - INSTANT, at), None) == at
+def _is_named_by(schedule: Schedule, at: datetime) -> bool:
+    return next(schedule.between(at - MICROSECOND, at), None) == at
 
 
 def _distinct(instants: Iterator[datetime]) -> Iterator[datetime]:

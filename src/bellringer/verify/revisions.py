@@ -1,4 +1,4 @@
-"""What a page of jobs was asked to do: their revisions, with the numbers of their schedules, and their catch-ups."""
+"""Reads the revisions, schedule ids and catch-ups of a page of jobs."""
 
 from __future__ import annotations
 
@@ -13,28 +13,43 @@ from uuid import UUID
 import asyncpg
 
 from bellringer.errors import InvalidSchedule
-from bellringer.schedule import At, Calendar, Delay, Row, Schedule, know, missing, parse, to_row
+from bellringer.schedule import (
+    At,
+    Delay,
+    HolidayCalendar,
+    Schedule,
+    ScheduleRow,
+    cache_calendar,
+    missing_calendar_digests,
+    parse_hours,
+    parse_schedule,
+    to_row,
+)
 from bellringer.store.queries import load
-from bellringer.verify.expected import ALL, Catchup, Span
+from bellringer.verify.expected import ALL_SCHEDULES, ExpectedCatchup, RevisionSpan
 
 _SQL = load("history", "bellringer.verify")
-_UNKNOWN: Final = -1  # a schedule that was never interned has no gaps of its own
+_NEVER_STORED: Final = -1  # a schedule that was never stored has no gaps
 
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[Any]
 
 
-async def read_spans(connection: Connection, jobs: Sequence[UUID], start: datetime) -> Mapping[UUID, list[Span]]:
-    """The revisions of these jobs from this moment on; a job that this version cannot read is not among them."""
+async def read_spans(
+    connection: Connection, jobs: Sequence[UUID], start: datetime
+) -> Mapping[UUID, list[RevisionSpan]]:
+    """Returns the revisions of these jobs since `start`. Jobs with a schedule that this version cannot parse are
+    left out.
+    """
     found: dict[UUID, list[tuple[asyncpg.Record, tuple[Schedule, ...]]]] = {}
     for job_id, rows in groupby(await connection.fetch(_SQL.revisions, jobs, start), key=lambda row: row[0]):
         try:
-            found[job_id] = [(row, read_schedules(row["schedules"])) for row in rows]
+            found[job_id] = [(row, parse_schedules(row["schedules"])) for row in rows]
         except InvalidSchedule:
             continue
     schedules = {schedule for spans in found.values() for _, of in spans for schedule in of}
-    await _learn_calendars(connection, missing(schedules))
-    numbers = await _numbers(connection, schedules)
+    await _load_calendars(connection, missing_calendar_digests(schedules))
+    numbers = await _schedule_ids(connection, schedules)
     return {
         job_id: [_span(row, of, numbers) for row, of in spans]
         for job_id, spans in found.items()
@@ -42,8 +57,8 @@ async def read_spans(connection: Connection, jobs: Sequence[UUID], start: dateti
     }
 
 
-def _span(row: asyncpg.Record, schedules: tuple[Schedule, ...], numbers: Mapping[Schedule, int]) -> Span:
-    return Span(
+def _span(row: asyncpg.Record, schedules: tuple[Schedule, ...], numbers: Mapping[Schedule, int]) -> RevisionSpan:
+    return RevisionSpan(
         revision=row["revision"],
         since=row["since"],
         until=row["until"],
@@ -57,16 +72,16 @@ def _span(row: asyncpg.Record, schedules: tuple[Schedule, ...], numbers: Mapping
 
 
 @lru_cache(maxsize=4096)
-def read_schedules(text: str) -> tuple[Schedule, ...]:
-    """Schedules as a revision keeps them; remembered, because many jobs share few."""
-    return tuple(parse(document) for document in json.loads(text))
+def parse_schedules(text: str) -> tuple[Schedule, ...]:
+    """Parses the schedules of a revision. Cached, because many jobs share a few."""
+    return tuple(parse_schedule(document) for document in json.loads(text))
 
 
-async def _numbers(connection: Connection, schedules: Iterable[Schedule]) -> Mapping[Schedule, int]:
-    """The numbers of those that can be worked out here."""
-    rows: dict[Schedule, Row] = {}
+async def _schedule_ids(connection: Connection, schedules: Iterable[Schedule]) -> Mapping[Schedule, int]:
+    """Returns the ids of the schedules that this version can evaluate."""
+    rows: dict[Schedule, ScheduleRow] = {}
     for schedule in schedules:
-        if not missing([schedule]):
+        if not missing_calendar_digests([schedule]):
             try:
                 rows[schedule] = to_row(schedule)
             except InvalidSchedule:
@@ -75,21 +90,30 @@ async def _numbers(connection: Connection, schedules: Iterable[Schedule]) -> Map
     found = await connection.fetch(_SQL.schedules, *columns) if columns else []
     known = {tuple(row)[1:]: row[0] for row in found}
     return {
-        schedule: ALL if isinstance(schedule, At | Delay) else known.get(row, _UNKNOWN)
+        schedule: ALL_SCHEDULES if isinstance(schedule, At | Delay) else known.get(row, _NEVER_STORED)
         for schedule, row in rows.items()
     }
 
 
-async def _learn_calendars(connection: Connection, digests: set[str]) -> None:
+async def _load_calendars(connection: Connection, digests: set[str]) -> None:
     for row in await connection.fetch(_SQL.days_off, sorted(digests)) if digests else ():
-        know(Calendar(name=row["digest"], dates=frozenset(row["dates"]), weekend=frozenset(row["weekend"])))
+        cache_calendar(
+            HolidayCalendar(
+                name=row["digest"],
+                dates=frozenset(row["dates"]),
+                weekend=frozenset(row["weekend"]),
+                hours=parse_hours(row["hours"]),
+            )
+        )
 
 
 async def read_catchups(
     connection: Connection, jobs: Sequence[UUID], start: datetime, end: datetime
-) -> Mapping[UUID, list[Catchup]]:
-    """To be read before the runs: what a catch-up does meanwhile is then awaited at worst, never missed."""
-    found: dict[UUID, list[Catchup]] = {}
+) -> Mapping[UUID, list[ExpectedCatchup]]:
+    """Returns the catch-ups by job. Must be called before the runs are read: a catch-up that proceeds in between is
+    then counted as pending, never as missing.
+    """
+    found: dict[UUID, list[ExpectedCatchup]] = {}
     for job_id, *columns in await connection.fetch(_SQL.catchups, jobs, start, end):
-        found.setdefault(job_id, []).append(Catchup(*columns))
+        found.setdefault(job_id, []).append(ExpectedCatchup(*columns))
     return found

@@ -1,18 +1,18 @@
-"""The audit, as the API tells it."""
+"""The audit log."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from bellringer.wire.answers import Answer
+from bellringer.wire.models import ResponseModel
 
 
-class AuditEntry(Answer, frozen=True):
-    """One change: who made it, from where, by which request, and what was there before and after.
+class AuditEntry(ResponseModel, frozen=True):
+    """A change: its author, origin and request, and the changed fields before and after.
 
-    `target` is the id or the name of what was changed, `name` what a job is called now. Lists keep to the fields that
-    have `changed`, and tell only the size of large ones; the export has all.
+    `target` is the id or name of the changed object, `name` the current name of a job. Lists contain only the `changed`
+    fields, and only the size of large ones; the export contains all.
     """
 
     audit_id: int
@@ -30,25 +30,28 @@ class AuditEntry(Answer, frozen=True):
     after: dict[str, Any] | None
 
 
-class AuditPage(Answer, frozen=True):
-    """Changes, the newest first; a page may hold few, or none, and still have one that follows it."""
+class AuditPage(ResponseModel, frozen=True):
+    """Changes, newest first. A page may be short or empty and still have a cursor."""
 
     items: list[AuditEntry]
     next_cursor: str | None = None
 
 
-class AuditSeal(Answer, frozen=True):
-    """A hash, in hex, over the seal before it and `entries` changes of all tenants."""
+class AuditSeal(ResponseModel, frozen=True):
+    """A hash (in hex) over the previous seal and a number of changes of all tenants.
+
+    `entries` is the number of changes; null for callers of one tenant.
+    """
 
     seal_id: int
-    entries: int
+    entries: int | None
     hash: str
     prev_hash: str
     sealed_at: datetime
 
 
-class AuditSeals(Answer, frozen=True):
-    """Seals, the newest first."""
+class AuditSeals(ResponseModel, frozen=True):
+    """Seals, newest first."""
 
     items: list[AuditSeal]
     next_cursor: str | None = None

@@ -1,4 +1,4 @@
-"""Backfills: runs of the past that somebody asks for, or that a job has missed."""
+"""Backfills and catch-ups: runs of past occurrences."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from datetime import datetime
 from typing import Final
 
 from bellringer.errors import NotFound
-from bellringer.wire.answers import Answer
-from bellringer.wire.requests import Request
+from bellringer.wire.models import RequestModel, ResponseModel
 
 ORDERS: Final = ("oldest", "newest")
 REPROCESS: Final = ("none", "failed", "all")
@@ -16,10 +15,10 @@ _LARGEST: Final = (1 << 40) - 1
 _RENAMED: Final = {"from_at": "from", "to_at": "to"}
 
 
-class BackfillRequest(Request, frozen=True, rename=_RENAMED):
-    """From and to are RFC 3339; a time without offset, or a date alone, is one of the job's zone. `to` is not in it.
+class BackfillRequest(RequestModel, frozen=True, rename=_RENAMED):
+    """A range of past occurrences, `to` exclusive. Times are RFC 3339, or local times or dates in the job's time zone.
 
-    `rate` is in runs a minute. With `dry_run` nothing is made; `plan` is what such an answer was named.
+    `rate` is in runs per minute. With `dry_run`, only the plan is returned; pass its `plan` to run exactly that plan.
     """
 
     job: str
@@ -33,8 +32,8 @@ class BackfillRequest(Request, frozen=True, rename=_RENAMED):
     plan: str | None = None
 
 
-class BackfillPlan(Answer, frozen=True, rename=_RENAMED):
-    """What a backfill would do. `exact` is false where more runs exist than are looked at: `to_run` is then a bound."""
+class BackfillPlan(ResponseModel, frozen=True, rename=_RENAMED):
+    """The plan of a backfill. If `exact` is false, too many runs exist to read, and `to_run` is an upper bound."""
 
     job_id: str
     job: str
@@ -49,8 +48,8 @@ class BackfillPlan(Answer, frozen=True, rename=_RENAMED):
     plan: str
 
 
-class BackfillItem(Answer, frozen=True, rename=_RENAMED):
-    """`cursor` is the last occurrence that was decided on; of `total`, `made` became runs and `passed` needed none."""
+class BackfillItem(ResponseModel, frozen=True, rename=_RENAMED):
+    """A backfill. `cursor` is its last occurrence; of `total` occurrences, `made` became runs, `passed` needed none."""
 
     backfill_id: str
     job_id: str
@@ -74,7 +73,7 @@ class BackfillItem(Answer, frozen=True, rename=_RENAMED):
 
 
 class Backfill(BackfillItem, frozen=True, rename=_RENAMED):
-    """With what became of its runs; `running` are those that have not ended, counted up to a thousand."""
+    """A backfill and its runs by state; `running` counts unfinished runs, up to a thousand."""
 
     running: int
     succeeded: int
@@ -82,7 +81,7 @@ class Backfill(BackfillItem, frozen=True, rename=_RENAMED):
     cancelled: int
 
 
-class BackfillPage(Answer, frozen=True):
+class BackfillPage(ResponseModel, frozen=True):
     items: list[BackfillItem]
     next_cursor: str | None = None
 
@@ -92,7 +91,7 @@ def encode_backfill(number: int) -> str:
 
 
 def decode_backfill(text: str) -> int:
-    """Its number; anything else is, as any unknown id, not found."""
+    """The number of a backfill id. Raises NotFound if the text is not such an id."""
     digits = text.removeprefix("bf_")
     if text.startswith("bf_") and digits.isascii() and digits.isdecimal() and len(digits) <= 13:
         number = int(digits)

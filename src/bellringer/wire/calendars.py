@@ -1,4 +1,4 @@
-"""Calendars and freezes: days off by name, and times in which schedules rest."""
+"""Calendars of days off, and freezes, in which schedules are suspended."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ from typing import Final
 from msgspec import UNSET, UnsetType, field
 
 from bellringer.errors import NotFound
-from bellringer.wire.answers import Answer
-from bellringer.wire.requests import Request
+from bellringer.wire.models import RequestModel, ResponseModel
 
 _RENAMED: Final = {"from_at": "from", "to_at": "to"}
 _LARGEST: Final = (1 << 31) - 1
 
 
-class CalendarRequest(Request, frozen=True):
-    """Single dates, or an iCalendar file whose all-day events give them; and the days of every weekend."""
+class CalendarRequest(RequestModel, frozen=True):
+    """Days off: dates, or an iCalendar file with all-day events; and the days of the weekend.
+
+    `hours` are ranges such as "MON-FRI 09:00-17:30"; without any, every hour of a working day is working time.
+    """
 
     dates: list[str] | None = None
     ics: str | None = None
     weekend: list[str] = field(default_factory=lambda: ["SAT", "SUN"])
+    hours: list[str] = field(default_factory=list)
 
 
-class CalendarItem(Answer, frozen=True):
-    """`days` counts its dates, `jobs` those that use it; of these, `outdated` still follow an older version.
+class CalendarItem(ResponseModel, frozen=True):
+    """A calendar. `days` is the number of its dates, `coming` the next ten.
 
-    Jobs are counted up to 10,000. `coming` are the next ten of its dates.
+    `jobs` counts the jobs that use it, up to 10,000; `outdated` of them still use an older version.
     """
 
     name: str
@@ -38,25 +41,26 @@ class CalendarItem(Answer, frozen=True):
     outdated: int
     changed_at: datetime
     changed_by: str
+    hours: list[str] = field(default_factory=list)
 
 
 class Calendar(CalendarItem, frozen=True):
-    """With all of its dates."""
+    """A calendar with all its dates."""
 
-    dates: list[date]
+    dates: list[date] = field(default_factory=list)
 
 
-class CalendarPage(Answer, frozen=True):
-    """Calendars by their names."""
+class CalendarPage(ResponseModel, frozen=True):
+    """Calendars, ordered by name."""
 
     items: list[CalendarItem]
     next_cursor: str | None = None
 
 
-class FreezeRequest(Request, frozen=True, rename=_RENAMED):
-    """`from` is now where it is not given; `to` is an instant, or a length of time after `from`.
+class FreezeRequest(RequestModel, frozen=True, rename=_RENAMED):
+    """A freeze to create. The default of `from` is now; `to` is an instant, or a duration after `from`.
 
-    `policy` is defer, skip or collapse. With tags it covers the jobs that have one of them, without all jobs.
+    `policy` is defer, skip or collapse. With tags, it covers jobs with one of them; otherwise all jobs.
     """
 
     name: str
@@ -67,17 +71,17 @@ class FreezeRequest(Request, frozen=True, rename=_RENAMED):
     reason: str | None = None
 
 
-class FreezePatch(Request, frozen=True, rename=_RENAMED):
-    """What is left out stays as it is."""
+class FreezePatch(RequestModel, frozen=True, rename=_RENAMED):
+    """Omitted fields are not changed."""
 
     to_at: str | int | float | UnsetType = UNSET
     reason: str | UnsetType | None = UNSET
 
 
-class Freeze(Answer, frozen=True, rename=_RENAMED):
-    """`state` is coming, active or over; `to` is not in it.
+class Freeze(ResponseModel, frozen=True, rename=_RENAMED):
+    """A freeze, `to` exclusive; `state` is coming, active or over.
 
-    `jobs` counts those that it covers now, where one freeze is made or read; none, where there are too many to count.
+    `jobs` counts the covered jobs when a single freeze is created or read; null if there are too many to count.
     """
 
     freeze_id: str
@@ -93,17 +97,17 @@ class Freeze(Answer, frozen=True, rename=_RENAMED):
     jobs: int | None = None
 
 
-class FreezePage(Answer, frozen=True):
-    """Freezes, those that end last first."""
+class FreezePage(ResponseModel, frozen=True):
+    """Freezes; the one that ends last comes first."""
 
     items: list[Freeze]
     next_cursor: str | None = None
 
 
-class Lifted(Answer, frozen=True):
-    """How many runs were let go at once; where there are more, the scheduler lets them go within seconds.
+class Lifted(ResponseModel, frozen=True):
+    """The number of released runs; the scheduler releases further runs within seconds.
 
-    `was_over`: it had ended before.
+    `was_over`: the freeze had already ended.
     """
 
     freed: int
@@ -115,7 +119,7 @@ def encode_freeze(number: int) -> str:
 
 
 def decode_freeze(text: str) -> int | None:
-    """Its number; none where the text is no such id, but perhaps a name."""
+    """The number of a freeze id; None if the text is not an id, but perhaps a name."""
     digits = text.removeprefix("fz_")
     if text.startswith("fz_") and digits.isascii() and digits.isdecimal() and len(digits) <= 10:
         number = int(digits)

@@ -1,18 +1,19 @@
-"""The cluster as answers tell of it: who holds what, and how far behind it is."""
+"""The cluster: scheduler nodes, leases, shards, regions, lag, and updates of time zone rules."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
-from bellringer.wire.answers import Answer
+from bellringer.wire.models import RequestModel, ResponseModel
 
 
-class Node(Answer, frozen=True):
-    """One scheduler node."""
+class SchedulerNode(ResponseModel, frozen=True):
+    """A scheduler node."""
 
     node_id: str
     name: str
-    host: str | None  # and its process: only callers of the whole installation are told
+    host: str | None  # host and pid are shown to installation keys only
     pid: int | None
     version: str
     started_at: datetime
@@ -23,47 +24,47 @@ class Node(Answer, frozen=True):
     refused: int
     skew: float
     region: str | None
-    waits_for: str | None  # what keeps it from its shards; where that is, is told as its host is
+    waits_for: str | None  # why it holds no shards; addresses are shown to installation keys only
 
 
-class Lease(Answer, frozen=True):
-    """Who may fire a shard; no holder: nobody may just now."""
+class Lease(ResponseModel, frozen=True):
+    """The lease of a shard: its holder, which may fire it; null if it is free."""
 
     shard: int
     holder: str | None
     node: str | None
     token: int
-    region: str | None  # whose nodes are to hold it
+    region: str | None  # the region whose nodes should hold it
     seconds_left: float
 
 
-class Shards(Answer, frozen=True):
-    """The shards, counted."""
+class Shards(ResponseModel, frozen=True):
+    """Counts of shards."""
 
     total: int
     held: int
     free: int
 
 
-class Schema(Answer, frozen=True):
-    """The database's schema version, and the one that this program wants."""
+class Schema(ResponseModel, frozen=True):
+    """The schema version of the database, and the one that this program needs."""
 
     current: int
     wanted: int
 
 
-class ShardLag(Answer, frozen=True):
-    """A shard of which a hand or a timer should have struck: for how many seconds the first of them is late."""
+class ShardLag(ResponseModel, frozen=True):
+    """A shard with overdue occurrences or timers; `late` is the lateness of the first, in seconds."""
 
     shard: int
     node: str | None
     late: float
 
 
-class PoolLag(Answer, frozen=True):
-    """What a pool has to do: `ready` waits for a worker, `sent` is with a broker and nobody has taken it yet (both
-    counted up to 10,000), `oldest` is for how many seconds the first of both has waited. `unread` counts the messages
-    that the broker has and no worker has read: more than `sent` where some are stale; null where there is no broker.
+class PoolLag(ResponseModel, frozen=True):
+    """The backlog of a pool: `ready` runs wait for a worker, `sent` runs are with a broker and not yet claimed (both
+    counted up to 10,000). `oldest` is how many seconds the first of them has waited. `unread` counts the messages of
+    the broker that no worker has read, including stale ones; null if there is no broker.
     """
 
     pool: str
@@ -74,20 +75,110 @@ class PoolLag(Answer, frozen=True):
     unread: int | None = None
 
 
-class Lag(Answer, frozen=True):
-    """How far behind the cluster is: `firing` is the most that a shard is late, in seconds; `shards` are those."""
+class Connections(ResponseModel, frozen=True):
+    """Database connections of this server: open, idle, and their maximum."""
+
+    open: int
+    idle: int
+    max: int
+
+
+class Lag(ResponseModel, frozen=True):
+    """The lag of the cluster: `firing` is the maximum lateness of a shard in seconds; `shards` lists late shards."""
 
     firing: float
     shards: list[ShardLag]
     pools: list[PoolLag]
 
 
-class Cluster(Answer, frozen=True):
-    """Who holds what, and how far behind it all is. `skew` is how many seconds this host is ahead of the database."""
+class Cluster(ResponseModel, frozen=True):
+    """The state of the cluster. `skew` is how many seconds the clock of this host is ahead of the database.
 
-    nodes: list[Node]
+    `silent_claims` counts claimed runs whose worker has sent no heartbeat for ten seconds.
+    """
+
+    nodes: list[SchedulerNode]
     leases: list[Lease]
     shards: Shards
     lag: Lag
     skew: float
     schema: Schema
+    silent_claims: int
+    connections: Connections
+
+
+class Shard(ResponseModel, frozen=True):
+    """A shard, a fixed part of the jobs: its holder, and when its next occurrence (`next_at`) or timer is due.
+
+    `late` is the lateness of the first overdue one, in seconds. `due_per_minute` follows from the schedules of its
+    jobs; `fired` counts its runs of the last five minutes, up to 10,000 of each tenant.
+    """
+
+    shard: int
+    holder: str | None
+    node: str | None
+    token: int
+    region: str | None
+    next_at: datetime | None
+    timer_at: datetime | None
+    late: float
+    due_per_minute: float
+    fired: int
+
+
+class ShardTable(ResponseModel, frozen=True):
+    """All shards. `due_skew` and `fired_skew` are the load of the busiest shard as a multiple of the mean."""
+
+    items: list[Shard]
+    due_skew: float
+    fired_skew: float
+    next_cursor: str | None = None
+
+
+class Nodes(ResponseModel, frozen=True):
+    """Scheduler nodes, oldest first."""
+
+    items: list[SchedulerNode]
+    next_cursor: str | None = None
+
+
+class Leases(ResponseModel, frozen=True):
+    """All leases, ordered by shard."""
+
+    items: list[Lease]
+    next_cursor: str | None = None
+
+
+class RegionsRequest(RequestModel, frozen=True):
+    """The shards of each region, such as "0-31,40". Shards that are not listed belong to no region."""
+
+    regions: dict[str, str]
+
+
+class Regions(ResponseModel, frozen=True):
+    """The shards of each region, such as "0-31,40", and those without a region."""
+
+    regions: dict[str, str]
+    others: str
+
+
+class TzMove(ResponseModel, frozen=True):
+    """A schedule whose next occurrence moved with new time zone rules; jobs are counted up to a thousand per shard."""
+
+    version: str
+    schedule: dict[str, Any]
+    description: str
+    jobs: int
+    shards: int
+    old_next: datetime
+    new_next: datetime
+    moved_at: datetime
+
+
+class TzMoves(ResponseModel, frozen=True):
+    """Updates of the time zone rules. `version` is that of this server; `applied` counts shards by version."""
+
+    version: str
+    applied: dict[str, int]
+    shards: int
+    items: list[TzMove]

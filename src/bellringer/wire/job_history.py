@@ -1,14 +1,14 @@
-"""What became of a job's occurrences, as the API tells it."""
+"""The history of a job: its occurrences, days, statistics and baseline."""
 
 from __future__ import annotations
 
 from datetime import date, datetime
 
-from bellringer.wire.answers import Answer
+from bellringer.wire.models import ResponseModel
 
 
-class StripRun(Answer, frozen=True):
-    """A run in a strip; `seconds` is how long its last attempt took."""
+class StripRun(ResponseModel, frozen=True):
+    """A recent run; `seconds` is the duration of its last attempt."""
 
     run_id: str
     scheduled_for: datetime
@@ -16,26 +16,25 @@ class StripRun(Answer, frozen=True):
     seconds: float | None
 
 
-class StripOfRuns(Answer, frozen=True):
-    """The last runs of a job, the newest first; and when one last succeeded, as far as one look reaches."""
+class StripOfRuns(ResponseModel, frozen=True):
+    """The recent runs of a job, newest first, and the latest success among the runs that were read."""
 
     job_id: str
     runs: list[StripRun]
     last_success: datetime | None
 
 
-class Strips(Answer, frozen=True):
-    """Strips of those of the jobs that there are, in the order in which they were asked for."""
+class Strips(ResponseModel, frozen=True):
+    """The recent runs of several jobs, in the order of the request; unknown jobs are left out."""
 
     items: list[StripOfRuns]
 
 
-class LedgerEntry(Answer, frozen=True, rename={"start": "from", "end": "to"}):
-    """One occurrence, or a gap of several, and what became of it.
+class LedgerEntry(ResponseModel, frozen=True, rename={"start": "from", "end": "to"}):
+    """An occurrence, or a gap of several occurrences, and its outcome.
 
-    The outcome is ran, late, failed, cancelled, pending, skipped, coalesced (another ran in its place: `into`), missed,
-    paused, or planned: a skip to come. A gap reaches from `from` up to `to`, and has `count` occurrences; none, where
-    they were not counted.
+    `outcome` is ran, late, failed, cancelled, pending, skipped, coalesced (the run `into` replaced it), missed, paused
+    or planned (a future skip). A gap extends from `from` to `to` and has `count` occurrences; null if not counted.
     """
 
     kind: str
@@ -54,15 +53,15 @@ class LedgerEntry(Answer, frozen=True, rename={"start": "from", "end": "to"}):
     who: str | None = None
 
 
-class Ledger(Answer, frozen=True):
-    """A job's occurrences, the newest first."""
+class Ledger(ResponseModel, frozen=True):
+    """The occurrences of a job, newest first."""
 
     items: list[LedgerEntry]
     next_cursor: str | None = None
 
 
-class Day(Answer, frozen=True):
-    """One day of a job: its runs, those of them that gave up, occurrences that got none, and fires to come.
+class Day(ResponseModel, frozen=True):
+    """A day of a job: its runs, dead runs, occurrences without a run, and future fires.
 
     `more`: there were more runs than were counted.
     """
@@ -75,10 +74,10 @@ class Day(Answer, frozen=True):
     coming: int = 0
 
 
-class Days(Answer, frozen=True):
-    """The days of a year on which there is something, in UTC. Before `kept_from` only runs of backfills are kept.
+class Days(ResponseModel, frozen=True):
+    """The days of a year (UTC) that have entries. Before `kept_from`, only runs of backfills are kept.
 
-    Where not `coming_known`, the fires to come cannot be told: they follow the ends of runs, or are too much work.
+    If `coming_known` is false, future fires are unknown: they depend on the ends of runs, or are too many to compute.
     """
 
     year: int
@@ -87,16 +86,16 @@ class Days(Answer, frozen=True):
     days: list[Day]
 
 
-class Spread(Answer, frozen=True):
-    """In seconds: half of them took no longer than p50, 95 of 100 no longer than p95, 99 no longer than p99."""
+class Spread(ResponseModel, frozen=True):
+    """Percentiles in seconds."""
 
     p50: float
     p95: float
     p99: float
 
 
-class DayTime(Answer, frozen=True):
-    """The attempts of a day, in UTC: how many failed, and how many seconds 95 of 100 took at most."""
+class DayTime(ResponseModel, frozen=True):
+    """The attempts of a day (UTC): total, failed, and the 95th percentile of their duration in seconds."""
 
     day: date
     attempts: int
@@ -104,8 +103,27 @@ class DayTime(Answer, frozen=True):
     p95: float | None
 
 
-class JobStats(Answer, frozen=True):
-    """How the last attempts of a job went: how long runs waited for their start, and how long attempts took."""
+class JobMissed(ResponseModel, frozen=True, rename={"start": "from", "end": "to"}):
+    """The missed occurrences of a job in a period. `expected` counts those that got a run and those that were missed.
+
+    Occurrences that were skipped when they were created (freeze, pause, calendar) are in neither; a run that its
+    overlap policy skipped later was expected. With `more`, the counts stopped at their limit. `uncounted` is the number
+    of gaps whose occurrences were not counted.
+    """
+
+    start: datetime
+    end: datetime
+    expected: int
+    missed: int
+    rate: float | None
+    more: bool
+    uncounted: int
+
+
+class JobStats(ResponseModel, frozen=True):
+    """Statistics of the latest attempts of a job: `wait` until the start, and `run` for the duration; and its missed
+    occurrences in the last 30 days.
+    """
 
     attempts: int
     since: datetime | None
@@ -115,3 +133,15 @@ class JobStats(Answer, frozen=True):
     wait: Spread | None
     run: Spread | None
     days: list[DayTime]
+    missed: JobMissed
+
+
+class Baseline(ResponseModel, frozen=True):
+    """The usual duration of a job, from its latest successful runs, and the interval between its next occurrences."""
+
+    runs: int
+    median: str | None
+    longest: str | None
+    slow_after: str | None
+    interval: str | None
+    outgrown: bool

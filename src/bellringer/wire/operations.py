@@ -1,4 +1,4 @@
-"""Operations: one request that concerns many jobs, runs or dead letters."""
+"""Bulk operations on many jobs, runs or dead letters."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from datetime import datetime
 from typing import Any, Final
 
 from bellringer.errors import NotFound
-from bellringer.wire.answers import Answer, Count
-from bellringer.wire.requests import Request
+from bellringer.wire.models import Count, RequestModel, ResponseModel
 
 _LARGEST: Final = (1 << 63) - 1
 
 
-class JobsFilter(Request, frozen=True):
-    """Which jobs; `q` are words of the name, `state` is enabled, paused or disabled."""
+class JobsFilter(RequestModel, frozen=True):
+    """A filter of jobs. `q` are words of the name; `state` is enabled, paused, disabled or done."""
 
     q: str | None = None
     tag: str | None = None
@@ -23,20 +22,22 @@ class JobsFilter(Request, frozen=True):
     owner: str | None = None
 
 
-class LettersFilter(Request, frozen=True):
-    """Which dead letters."""
+class LettersFilter(RequestModel, frozen=True):
+    """A filter of dead letters."""
 
     fingerprint: str | None = None
     job: str | None = None
     task: str | None = None
 
 
-class BulkRequest(Request, frozen=True):
-    """What to do to those that are named, or to all that fit a filter; {} are all.
+class OperationRequest(RequestModel, frozen=True):
+    """An action on the items `ids`, or on all items that match `filter`; the filter {} matches all.
 
-    `action` is jobs.pause, jobs.resume, jobs.delete, jobs.run, runs.cancel, runs.retry, dead_letters.redrive or
-    dead_letters.discard; the filter takes the same words as the list of these. With `expected_count` it is refused
-    where the count differs by more than one in a hundred. `rate` is how many a minute.
+    `action` is jobs.pause, jobs.resume, jobs.delete, jobs.run, jobs.update, runs.cancel, runs.retry,
+    dead_letters.redrive or dead_letters.discard. The filter has the same fields as the list of these items. With
+    `expected_count`, the request fails if the actual count differs by more than one percent. `rate` is the maximum per
+    minute. For jobs.update, `changes` has the fields to set: retry, timeout, pool, priority, max_concurrency, enabled,
+    tags, add_tags and remove_tags.
     """
 
     action: str
@@ -46,29 +47,52 @@ class BulkRequest(Request, frozen=True):
     reason: str | None = None
     rate: int | float | None = None
     dry_run: bool = False
+    changes: dict[str, Any] | None = None
 
 
-class BulkPlan(Answer, frozen=True):
-    """What an operation would be about: how many, and the first of them. Nothing was done."""
+class PlannedValue(ResponseModel, frozen=True):
+    """The value of a field of one job, before and after a change."""
+
+    job: str
+    before: Any
+    after: Any
+
+
+class PlannedField(ResponseModel, frozen=True):
+    """A field that jobs.update would set: the number of examined jobs in which it changes, and the first of them."""
+
+    field: str
+    jobs: int
+    sample: list[PlannedValue]
+
+
+class BulkPlan(ResponseModel, frozen=True):
+    """The items that an operation would change: their number, and the first of them.
+
+    Of jobs.update, `changes` has the fields that change in the first `examined` jobs.
+    """
 
     action: str
     count: Count
     sample: list[str]
+    changes: list[PlannedField] | None = None
+    examined: int | None = None
 
 
-class Failure(Answer, frozen=True):
-    """One item that could not be done."""
+class Failure(ResponseModel, frozen=True):
+    """An item that could not be changed."""
 
     id: str
     code: str
     detail: str
 
 
-class Operation(Answer, frozen=True):
-    """How far it has come; `state` is running, done or aborted.
+class Operation(ResponseModel, frozen=True):
+    """A bulk operation and its progress; `state` is running, done or aborted.
 
-    `total` was counted when it was asked for. `skipped` are those for which there was nothing to do. `eta` is when it
-    will be done, at the pace so far or by its rate; `failures` are the first twenty.
+    `total` was counted at the start. `skipped` items needed no change. `eta` is the expected end, by the pace so far or
+    the rate; `failures` lists the first twenty. `changes` are the fields that jobs.update sets; `reverts` is the
+    operation whose changes this one takes back.
     """
 
     operation_id: str
@@ -87,10 +111,12 @@ class Operation(Answer, frozen=True):
     created_at: datetime
     ended_at: datetime | None
     failures: list[Failure]
+    changes: dict[str, Any] | None = None
+    reverts: str | None = None
 
 
-class OperationPage(Answer, frozen=True):
-    """Operations, the newest first."""
+class OperationPage(ResponseModel, frozen=True):
+    """Operations, newest first."""
 
     items: list[Operation]
     next_cursor: str | None = None
@@ -101,7 +127,7 @@ def encode_operation(number: int) -> str:
 
 
 def decode_operation(text: str) -> int:
-    """Its number; whatever is no such id is, as any unknown one, not found."""
+    """The number of an operation id. Raises NotFound if the text is not such an id."""
     digits = text.removeprefix("op_")
     if text.startswith("op_") and digits.isascii() and digits.isdecimal() and len(digits) <= 19:
         number = int(digits)

@@ -1,16 +1,18 @@
-"""How it all goes, as the API tells it: the pulse, the overview, and the settings of the server that answers."""
+"""The overview of a tenant, and the state and settings of the server."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from bellringer.wire.answers import Answer, Count
+from msgspec import field
+
 from bellringer.wire.cluster import Shards
+from bellringer.wire.models import Count, ResponseModel
 
 
-class Pulse(Answer, frozen=True):
-    """Marks, not counts: a number differs from the one before when such a thing has changed."""
+class Pulse(ResponseModel, frozen=True):
+    """Change counters: a number differs from an earlier one if a resource of that kind has changed."""
 
     runs: int
     jobs: int
@@ -19,15 +21,15 @@ class Pulse(Answer, frozen=True):
     events: int
 
 
-class Verdict(Answer, frozen=True):
-    """How it goes, in one sentence; the tone is good, warn or bad."""
+class Verdict(ResponseModel, frozen=True):
+    """The overall health in one sentence; `tone` is good, warn or bad."""
 
     tone: str
     text: str
 
 
-class Attention(Answer, frozen=True):
-    """Something that somebody should look at, and the command that helps, where there is one."""
+class Attention(ResponseModel, frozen=True):
+    """A problem that needs attention, and the command that fixes it, if there is one."""
 
     kind: str
     tone: str
@@ -40,8 +42,8 @@ class Attention(Answer, frozen=True):
     fix: str = ""
 
 
-class JobSums(Answer, frozen=True):
-    """Jobs, counted: of those in trouble the late ones, missed ones among them, and those whose last run gave up."""
+class JobSums(ResponseModel, frozen=True):
+    """Counts of jobs. `late` includes jobs with missed occurrences; the last run of `failing` jobs is dead."""
 
     total: Count
     late: Count
@@ -49,18 +51,18 @@ class JobSums(Answer, frozen=True):
     paused: Count
 
 
-class WorkerSums(Answer, frozen=True):
-    """Workers that live, their places, and how many of these are taken."""
+class WorkerSums(ResponseModel, frozen=True):
+    """Live workers, their slots, and how many slots are in use."""
 
     live: int
     slots: int
     busy: int
 
 
-class PoolWait(Answer, frozen=True):
-    """What waits in a pool for this tenant: `oldest` is for how many seconds; `busy` is what of it runs.
+class PoolWait(ResponseModel, frozen=True):
+    """The waiting (`ready`) and running (`busy`) runs of this tenant in a pool; `oldest` is a waiting time in seconds.
 
-    `workers` and their `slots` are there for all.
+    `workers` and their `slots` are shared with other tenants.
     """
 
     pool: str
@@ -72,15 +74,18 @@ class PoolWait(Answer, frozen=True):
     oldest: float | None
 
 
-class Timing(Answer, frozen=True):
-    """Whether runs start in time: `started` and `late` are of the range, and late is what starts later than `within`.
+class Timing(ResponseModel, frozen=True):
+    """How punctually runs start within the range. A run is late if it starts later than `within`.
 
-    `burn` is how fast the error budget is used up, 1 being as fast as it may. The lateness is of the runs that were
-    looked at, and how many seconds the shards are late at most is `firing`.
+    Missed occurrences, which were not fired in time and will not run, count as late in `compliance` and `burn`. `burn`
+    is the burn rate of the error budget; 1 is the highest sustainable rate. The lateness percentiles are those of the
+    runs that were read; `firing` is the maximum lateness of the shards in seconds. `missed_rate` is the share of the
+    `expected` occurrences that was missed, and `missed_burn` that share as a multiple of `max_missed_rate`.
     """
 
     started: int
     late: int
+    missed: int
     compliance: float | None
     target: float
     within: str
@@ -88,40 +93,45 @@ class Timing(Answer, frozen=True):
     lateness_p50_ms: int | None
     lateness_p99_ms: int | None
     firing: float
+    expected: int
+    missed_rate: float | None
+    max_missed_rate: float
+    missed_burn: float
 
 
-class SchedulerSums(Answer, frozen=True):
-    """Schedulers that live, the shards that they hold, and what they wait for."""
+class SchedulerSums(ResponseModel, frozen=True):
+    """Live schedulers, the shards that they hold, and what they wait for."""
 
     nodes: int
     shards: Shards
     waits_for: str | None
 
 
-class Point(Answer, frozen=True):
-    """What was due or ended from `at` on, for as long as a step. What is not known so far back is none.
+class Point(ResponseModel, frozen=True):
+    """The runs that were due or ended in a step that starts at `at`. Unknown values of the past are null.
 
-    `failed` counts the runs that gave up.
+    `failed` counts dead runs.
     """
 
     at: datetime
     started: int
     late: int
+    missed: int
     succeeded: int | None
     failed: int
     lateness_p99_ms: int | None
 
 
-class Series(Answer, frozen=True):
-    """Points, the oldest first, `step` seconds apart; so many runs were looked at."""
+class Series(ResponseModel, frozen=True):
+    """Points, oldest first, `step` seconds apart; `looked_at` is the number of runs that were read."""
 
     step: int
     points: list[Point]
     looked_at: Count
 
 
-class Bar(Answer, frozen=True):
-    """A run in time."""
+class Bar(ResponseModel, frozen=True):
+    """A run in the timeline."""
 
     run_id: str
     state: str
@@ -130,8 +140,8 @@ class Bar(Answer, frozen=True):
     finished_at: datetime | None
 
 
-class Lane(Answer, frozen=True):
-    """A job in time: its runs, and when it fires next; `more`: there are more fires than these."""
+class Lane(ResponseModel, frozen=True):
+    """A job in the timeline: its runs and next fires; `more`: there are more fires than listed."""
 
     job_id: str
     job: str
@@ -140,8 +150,8 @@ class Lane(Answer, frozen=True):
     more: bool
 
 
-class Timeline(Answer, frozen=True, rename={"start": "from", "end": "to"}):
-    """The jobs that ran most of late. `truncated`: some had more runs than are told."""
+class Timeline(ResponseModel, frozen=True, rename={"start": "from", "end": "to"}):
+    """The jobs with the most recent runs. `truncated`: some had more runs than listed."""
 
     start: datetime
     end: datetime
@@ -149,8 +159,8 @@ class Timeline(Answer, frozen=True, rename={"start": "from", "end": "to"}):
     truncated: bool
 
 
-class TaskTime(Answer, frozen=True):
-    """What a task took, in seconds: of all its attempts that were looked at, of half of them, and of 95 of 100."""
+class TaskTime(ResponseModel, frozen=True):
+    """The durations of a task in seconds: the sum over all attempts that were read, and percentiles."""
 
     task: str
     attempts: int
@@ -160,15 +170,15 @@ class TaskTime(Answer, frozen=True):
     p95: float | None
 
 
-class TaskTimes(Answer, frozen=True):
-    """Tasks, those first that took most; those that failed most are among them. So many attempts were looked at."""
+class TaskTimes(ResponseModel, frozen=True):
+    """Tasks by total duration, including those with the most failures; `looked_at` is the number of attempts read."""
 
     looked_at: Count
     items: list[TaskTime]
 
 
-class Overview(Answer, frozen=True):
-    """How it goes for a tenant."""
+class Overview(ResponseModel, frozen=True):
+    """The overview of a tenant."""
 
     now: datetime
     range: str
@@ -185,16 +195,10 @@ class Overview(Answer, frozen=True):
     tasks: TaskTimes
 
 
-class RunCounts(Answer, frozen=True):
-    """How many runs are in which state, as far as one look reaches."""
+class Setting(ResponseModel, frozen=True):
+    """A setting of the server. For a secret, the value only says whether it is set.
 
-    states: dict[str, Count]
-
-
-class Setting(Answer, frozen=True):
-    """One setting of the server that answers. Of a secret it is told whether it is set.
-
-    The source is default, file, environment, flag, or dev: a `bellringer dev` here; `where` is its name there.
+    `source` is default, file, environment, flag or dev (set by `bellringer dev`); `where` is the name in that source.
     """
 
     name: str
@@ -204,7 +208,29 @@ class Setting(Answer, frozen=True):
     where: str
 
 
-class Settings(Answer, frozen=True):
-    """All settings of the server that answers, in the order of the documentation."""
+class Settings(ResponseModel, frozen=True):
+    """The settings of the server, in the order of the documentation."""
 
     items: list[Setting]
+
+
+class Version(ResponseModel, frozen=True):
+    """The versions of the server and of its API."""
+
+    version: str
+    api: str = "v1"
+
+
+class Index(ResponseModel, frozen=True):
+    """The paths of the server."""
+
+    name: str
+    version: str
+    paths: list[str]
+
+
+class Readiness(ResponseModel, frozen=True):
+    """Whether the server can serve requests; `checks` holds the result of each check."""
+
+    status: str
+    checks: dict[str, str] = field(default_factory=dict)

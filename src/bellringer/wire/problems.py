@@ -1,4 +1,4 @@
-"""Problem documents (RFC 9457): how an error travels."""
+"""Problem documents (RFC 9457), which carry errors from the server to the client."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from bellringer.errors import (
     Unauthenticated,
     Unavailable,
 )
+from bellringer.wire.decode import DecodeErrors
 
 _SCHEDULES: Final = ("cron_", "schedule_", "timezone_", "datetime_", "run_at_", "offset_")
 _KINDS: Final[Mapping[int, type[BellringerError]]] = {
@@ -41,7 +42,7 @@ _KINDS: Final[Mapping[int, type[BellringerError]]] = {
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that is wrong, and where (a JSON pointer, RFC 6901)."""
+    """One error, and its position as a JSON pointer (RFC 6901)."""
 
     pointer: str = ""
     code: str = ""
@@ -50,7 +51,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """`code` is stable and safe to branch on; `hint` says what to do."""
+    """An error response. `code` is stable and safe to branch on; `hint` says what to do."""
 
     type: str = "about:blank"
     title: str = ""
@@ -60,11 +61,11 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     hint: str = ""
     request_id: str = ""
     errors: list[Fault] = []
-    retryable: bool | msgspec.UnsetType = msgspec.UNSET  # of a quota: whether waiting helps
+    retryable: bool | msgspec.UnsetType = msgspec.UNSET  # for exceeded quotas: whether waiting helps
 
 
 def to_error(problem: Problem) -> BellringerError:
-    """What a problem document means, as the error that it was on the server."""
+    """Convert a problem document to the exception that it stands for."""
     kind = _KINDS.get(problem.status, BellringerError)
     if kind is InvalidInput and problem.code.startswith(_SCHEDULES):
         kind = InvalidSchedule
@@ -74,7 +75,11 @@ def to_error(problem: Problem) -> BellringerError:
         kind = QuotaExceeded
     hint = problem.hint
     if kind is BellringerError and problem.request_id:
-        hint = hint or f"the server's log tells more under request_id {problem.request_id}"
+        hint = hint or f"see the log of the server for request_id {problem.request_id}"
+    if kind is InvalidInput and len(problem.errors) > 1:
+        return DecodeErrors(
+            [InvalidInput(f.detail, hint=f.hint, pointer=f.pointer, code=f.code) for f in problem.errors]
+        )
     pointer = problem.errors[0].pointer if problem.errors else ""
     error = kind(problem.detail or problem.title, hint=hint, pointer=pointer)
     error.code = problem.code or error.code

@@ -1,4 +1,4 @@
-"""Webhook endpoints and deliveries, as callers write them and as the API tells them."""
+"""Webhook endpoints and deliveries."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from typing import Any
 from msgspec import UNSET, UnsetType, field
 
 from bellringer.errors import NotFound
-from bellringer.wire.answers import Answer
-from bellringer.wire.requests import Request
+from bellringer.wire.models import RequestModel, ResponseModel
 
 _LARGEST = (1 << 63) - 1
 
 
-class WebhookRequest(Request, frozen=True):
-    """Where events go. No `kinds` means all; without a `secret` one is made, and shown in the answer to this alone."""
+class WebhookRequest(RequestModel, frozen=True):
+    """An endpoint that receives events. Empty `kinds` means all.
+
+    Without a `secret`, the server creates one; only the response to this request contains it.
+    """
 
     url: str
     kinds: list[str] = field(default_factory=list)
@@ -23,8 +25,8 @@ class WebhookRequest(Request, frozen=True):
     secret: str | None = None
 
 
-class WebhookPatch(Request, frozen=True):
-    """What is left out stays as it is."""
+class WebhookPatch(RequestModel, frozen=True):
+    """Omitted fields are not changed."""
 
     url: str | UnsetType = UNSET
     kinds: list[str] | UnsetType = UNSET
@@ -32,14 +34,14 @@ class WebhookPatch(Request, frozen=True):
     enabled: bool | UnsetType = UNSET
 
 
-class RotateRequest(Request, frozen=True):
-    """The new secret; without one it is made, and shown in the answer to this alone."""
+class RotateRequest(RequestModel, frozen=True):
+    """The new secret. If omitted, the server creates one; only the response to this request contains it."""
 
     secret: str | None = None
 
 
-class Webhook(Answer, frozen=True):
-    """Who is told of events. `new_secret` is there once: in the answer to the request that had one made."""
+class Webhook(ResponseModel, frozen=True):
+    """A webhook endpoint. Only the response to the request that created the secret contains `new_secret`."""
 
     endpoint_id: str
     url: str
@@ -54,17 +56,17 @@ class Webhook(Answer, frozen=True):
     new_secret: str | UnsetType = UNSET
 
 
-class WebhookPage(Answer, frozen=True):
-    """Webhook endpoints, in the order in which they were made."""
+class WebhookPage(ResponseModel, frozen=True):
+    """Webhook endpoints, oldest first."""
 
     items: list[Webhook]
     next_cursor: str | None = None
 
 
-class Delivery(Answer, frozen=True):
-    """What was sent to an endpoint, and what became of it; `run_id` is the run that carries it.
+class WebhookDelivery(ResponseModel, frozen=True):
+    """An event sent to an endpoint; `run_id` is the run that sends it.
 
-    A test has no `event_id`. Of a run that is past retention the state is unknown.
+    A test has no `event_id`. `state` is null if the run is past its retention.
     """
 
     delivery_id: str
@@ -79,10 +81,10 @@ class Delivery(Answer, frozen=True):
     replay_of: str | None
 
 
-class DeliveryPage(Answer, frozen=True):
-    """Deliveries, the newest first."""
+class DeliveryPage(ResponseModel, frozen=True):
+    """Deliveries, newest first."""
 
-    items: list[Delivery]
+    items: list[WebhookDelivery]
     next_cursor: str | None = None
 
 

@@ -1,18 +1,17 @@
-"""What is asked and told of workflows: the graph of a job, and a workflow run from inside."""
+"""Workflows: the graph of a job, and the nodes of a workflow run."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, field
 
-from bellringer.wire.answers import Answer
-from bellringer.wire.requests import Request
+from bellringer.wire.models import RequestModel, ResponseModel
 
 
-class LastRun(Answer, frozen=True):
-    """The newest run of a workflow."""
+class LastRun(ResponseModel, frozen=True):
+    """The latest run of a workflow."""
 
     run_id: str
     state: str
@@ -20,8 +19,8 @@ class LastRun(Answer, frozen=True):
     finished_at: datetime | None
 
 
-class Workflow(Answer, frozen=True):
-    """A job that is a workflow, as a list shows it."""
+class WorkflowItem(ResponseModel, frozen=True):
+    """A workflow in a list."""
 
     job_id: str
     name: str
@@ -32,18 +31,18 @@ class Workflow(Answer, frozen=True):
     last: LastRun | None
 
 
-class WorkflowPage(Answer, frozen=True):
-    """Workflows by their names."""
+class WorkflowPage(ResponseModel, frozen=True):
+    """Workflows, ordered by name."""
 
-    items: list[Workflow]
+    items: list[WorkflowItem]
     next_cursor: str | None = None
 
 
-class GraphNode(Answer, frozen=True):
-    """A node of a graph. `task` of a workflow inside is the job that it is, if it was given by name.
+class GraphNode(ResponseModel, frozen=True):
+    """A node of a graph. For a nested workflow given by name, `task` is the name of its job.
 
-    Only of a map: how many elements it may have, and how many of them may be under way. Without a pool it runs in that
-    of the workflow run.
+    `max_items` and `max_parallel` are limits of a map: its number of elements, and how many of them run at once.
+    Without a pool, the node runs in the pool of the workflow run.
     """
 
     name: str
@@ -57,16 +56,16 @@ class GraphNode(Answer, frozen=True):
     pool: str | None
 
 
-class GraphEdge(Answer, frozen=True, rename={"parent": "from", "child": "to", "equals": "is"}):
-    """The one waits for the other; with `is` it counts only if the result of that is this."""
+class GraphEdge(ResponseModel, frozen=True, rename={"parent": "from", "child": "to", "equals": "is"}):
+    """The child waits for the parent. With `is`, only if the result of the parent equals this value."""
 
     parent: str
     child: str
     equals: Any | UnsetType = UNSET
 
 
-class Graph(Answer, frozen=True):
-    """A version of a workflow: what its author wrote, and what that means, nodes behind those they wait for."""
+class Graph(ResponseModel, frozen=True):
+    """A version of a workflow: the document of its author, and its nodes in order of dependency."""
 
     version: int
     revision: int
@@ -78,8 +77,8 @@ class Graph(Answer, frozen=True):
     output: str | None
 
 
-class GraphVersion(Answer, frozen=True):
-    """A version of a workflow, and the first revision of its job that had it."""
+class GraphVersion(ResponseModel, frozen=True):
+    """A version of a workflow, and the first revision of the job with it."""
 
     version: int
     revision: int
@@ -87,22 +86,22 @@ class GraphVersion(Answer, frozen=True):
     who: str
 
 
-class GraphVersions(Answer, frozen=True):
+class GraphVersions(ResponseModel, frozen=True):
     """The versions of a workflow, newest first."""
 
     items: list[GraphVersion]
     next_cursor: str | None = None
 
 
-class NodeChange(Answer, frozen=True):
-    """A node that is in both versions, and the fields that differ."""
+class NodeChange(ResponseModel, frozen=True):
+    """A node of both versions, and the fields that differ."""
 
     name: str
     fields: list[str]
 
 
-class GraphDifference(Answer, frozen=True, rename={"before": "from", "after": "to"}):
-    """What differs between two versions; `fields` are those of the workflow itself."""
+class GraphDifference(ResponseModel, frozen=True, rename={"before": "from", "after": "to"}):
+    """The differences between two versions; `fields` are changed fields of the workflow itself."""
 
     before: int
     after: int
@@ -114,8 +113,8 @@ class GraphDifference(Answer, frozen=True, rename={"before": "from", "after": "t
     fields: list[str]
 
 
-class MapCounts(Answer, frozen=True):
-    """How many elements a map has, and how far they are; `running` are those that have begun."""
+class MapCounts(ResponseModel, frozen=True):
+    """The number of elements of a map by state; `running` counts those that have started."""
 
     size: int
     blocked: int = 0
@@ -126,12 +125,12 @@ class MapCounts(Answer, frozen=True):
     skipped: int = 0
 
 
-class FlowNode(Answer, frozen=True):
+class FlowNode(ResponseModel, frozen=True):
     """A node of a workflow run.
 
-    It is blocked (waits for others), queued, running, retrying, waiting (for a time or a signal, until `due_at`),
-    succeeded, dead, cancelled, or skipped: `reason` is upstream, condition, stopped or not needed. Of a dead one it is
-    the error.
+    `state` is blocked (waits for other nodes), queued, running, retrying, waiting (for a time or a signal, until
+    `due_at`), succeeded, dead, cancelled or skipped. `reason` of a skipped node is upstream, condition, stopped or not
+    needed; of a dead node, it is the error.
     """
 
     name: str
@@ -152,15 +151,18 @@ class FlowNode(Answer, frozen=True):
     critical: bool
 
 
-class CriticalPath(Answer, frozen=True):
-    """The nodes that determined how long it took, first to last, and their time from start to end."""
+class CriticalPath(ResponseModel, frozen=True):
+    """The critical path: the nodes that determined the duration of the run, in order, and their total time."""
 
     nodes: list[str]
     seconds: float
 
 
-class RunGraph(Answer, frozen=True):
-    """A workflow run from inside. `stopped` says why no further node starts; `undoing`: what was done is taken back."""
+class RunGraph(ResponseModel, frozen=True):
+    """A workflow run with its nodes.
+
+    `stopped` is the reason why no further node starts; with `undoing`, finished nodes are being compensated.
+    """
 
     run_id: str
     job_id: str
@@ -176,8 +178,8 @@ class RunGraph(Answer, frozen=True):
     critical_path: CriticalPath
 
 
-class NodeItem(Answer, frozen=True):
-    """A node, or an element of a map with its place and what it is for, as JSON text of 1,024 characters at most."""
+class NodeItem(ResponseModel, frozen=True):
+    """A node, or an element of a map with its index and its value, as JSON text of at most 1,024 characters."""
 
     name: str
     index: int | None
@@ -190,21 +192,21 @@ class NodeItem(Answer, frozen=True):
     item: str | None
 
 
-class NodePage(Answer, frozen=True):
-    """Nodes of a workflow run behind those they wait for, then the elements of maps."""
+class NodePage(ResponseModel, frozen=True):
+    """The nodes of a workflow run in order of dependency, then the elements of maps."""
 
     items: list[NodeItem]
     next_cursor: str | None = None
 
 
-class RetryNodesRequest(Request, frozen=True):
-    """Nodes by their names, or elements of maps (`transform[3]`); without them, all that did not go well."""
+class RetryNodesRequest(RequestModel, frozen=True):
+    """Names of nodes, or elements of maps (`transform[3]`); by default, all nodes that did not succeed."""
 
     nodes: list[str] | None = None
 
 
-class MarkNodeRequest(Request, frozen=True):
-    """How a node has ended: succeeded, perhaps with a result, or dead; and why that is said by hand."""
+class MarkNodeRequest(RequestModel, frozen=True):
+    """The final state of a node, succeeded (with an optional result) or dead, and the reason for the change."""
 
     node: str
     state: str
@@ -212,20 +214,36 @@ class MarkNodeRequest(Request, frozen=True):
     result: Any = None
 
 
-class SignalRequest(Request, frozen=True):
-    """What to tell; the node that waits for it has it as its result."""
+class StartWorkflowRequest(RequestModel, frozen=True):
+    """A workflow to run without a job: `workflow` is its graph, as in a job; or `name` is a workflow job whose graph
+    is used. `params` are its parameters. At most one run has a `key` within a day.
+    """
+
+    workflow: dict[str, Any] | None = None
+    name: str | None = None
+    params: dict[str, Any] = field(default_factory=dict)
+    at: str | None = None
+    delay: str | int | float | None = None
+    pool: str | None = None
+    priority: int | None = None
+    timeout: str | int | float | None = None
+    key: str | None = None
+
+
+class SignalRequest(RequestModel, frozen=True):
+    """The payload of a signal, which becomes the result of the node that waits for it."""
 
     payload: Any = None
 
 
-class NodesChanged(Answer, frozen=True):
-    """A workflow run after its nodes were changed."""
+class NodesChanged(ResponseModel, frozen=True):
+    """The state of a workflow run after its nodes were changed."""
 
     run_id: str
     state: str
 
 
-class Signalled(Answer, frozen=True):
-    """Whether a node has waited for it; if not, it is kept until one does."""
+class Signalled(ResponseModel, frozen=True):
+    """`taken`: a node waited for the signal. Otherwise it is kept until a node does."""
 
     taken: bool

@@ -1,33 +1,143 @@
-"""One attempt under way, and what the lanes that execute attempts have in common."""
+"""Attempts: the claimed work, the state shared with its handler, and the contract of the lanes that execute it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Protocol
 
-from bellringer.runs import Ending
-from bellringer.tasks import Task
-from bellringer.worker import endings
-from bellringer.worker.control import Control
-from bellringer.worker.work import Work
+import msgspec
+
+from bellringer.core.runs import Ending, RunKey, Spec
+from bellringer.core.tasks import Task
+from bellringer.errors import Cancelled
+from bellringer.worker import results
+from bellringer.worker.output.attempt_output import AttemptOutput
 
 
-class Attempt:
-    """What a handler is called with, what may stop it, and the future that its end resolves."""
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """One claimed attempt. `attempt` is also the fencing token: it grows with every claim of the run."""
+
+    key: RunKey
+    attempt: int
+    spent: int  # attempts since the run was created or last redriven, including this one
+    task: str
+    spec: Spec
+    claimed_at: datetime
+    due_at: datetime | None = None  # the scheduled time plus jitter; for a retry, the time of the retry
+    tenant: str = "default"
+    tenant_id: int = 0
+    pool: str = "short"
+    job: str | None = None  # the job's name; None for sent runs
+    resume_from: Any = None  # the last progress details of earlier attempts
+    last_result: Any = None  # the result of the previous run of the job
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of a handler. `source` is None for `ctx.log`, else where the line was captured."""
+
+    key: RunKey
+    attempt: int
+    at: datetime
+    level: str
+    message: str
+    fields: dict[str, Any] | None = None
+    source: str | None = None
+
+    @property
+    def row(self) -> tuple[RunKey, int, datetime, str, str, dict[str, Any] | None, str | None]:
+        return self.key, self.attempt, self.at, self.level, self.message, self.fields, self.source
+
+
+class Control:
+    """State shared between a handler and its worker: heartbeats, progress and cancel requests.
+
+    The handler's thread and the worker's event loop read and write it without a lock: each field changes by a single
+    assignment.
+    """
+
+    __slots__ = (
+        "_changed",
+        "_monotonic",
+        "cancel_delivered",
+        "last_heartbeat_at",
+        "progress",
+        "progress_pending",
+        "reason",
+        "work",
+    )
+
+    def __init__(
+        self, work: Work, monotonic: Callable[[], float], changed: Callable[[Control], None] | None = None
+    ) -> None:
+        self.work = work
+        self._monotonic = monotonic
+        self._changed = changed
+        self.last_heartbeat_at = 0.0
+        self.reason: str | None = None  # set when cancellation is requested
+        self.cancel_delivered = False  # Cancelled was raised in the handler
+        self.progress: dict[str, Any] | None = None
+        self.progress_pending = False  # progress was reported and not taken yet
+
+    def heartbeat(self) -> None:
+        """Record that the handler is alive."""
+        self.last_heartbeat_at = self._monotonic()
+
+    def request_cancel(self, reason: str) -> None:
+        """Request cancellation. The first reason is kept."""
+        if self.reason is None:
+            self.reason = reason
+
+    def check(self) -> None:
+        """Record a heartbeat; raise Cancelled if cancellation was requested."""
+        self.last_heartbeat_at = self._monotonic()
+        if self.reason is not None:
+            self.cancel_delivered = True
+            raise Cancelled(self.reason)
+
+    def report_progress(self, progress: dict[str, Any]) -> None:
+        """Store progress. The value is set before `progress_pending`, so that a reader always sees the newest one."""
+        self.progress = progress
+        if not self.progress_pending:
+            self.progress_pending = True
+            if self._changed is not None:
+                self._changed(self)
+
+    def take_progress(self) -> dict[str, Any] | None:
+        """Return the latest progress and mark it as taken."""
+        self.progress_pending = False
+        return self.progress
+
+
+class NotStarted(BaseException):
+    """Raised instead of calling a handler when the worker's lease has expired."""
+
+
+class Expired(BaseException):
+    """Raised instead of calling a handler when the deadline of the run has passed."""
+
+
+class RunningAttempt:
+    """An attempt that is queued or running in a lane."""
 
     __slots__ = (
         "_monotonic",
-        "args",
+        "_on_end",
+        "_prepare",
         "began_at",
         "control",
-        "end",
-        "kwargs",
+        "ended",
+        "forced_ending",
         "lane",
+        "may_start",
+        "output",
         "runner",
+        "step",
         "task",
         "timer",
-        "verdict",
         "work",
     )
 
@@ -35,70 +145,86 @@ class Attempt:
         self,
         work: Work,
         task: Task,
-        lane: Lane,
+        lane: ExecutionLane,
         *,
-        end: asyncio.Future[Ending],
+        on_end: Callable[[RunningAttempt, Ending], None],
         monotonic: Callable[[], float],
         changed: Callable[[Control], None],
+        prepare: Callable[[RunningAttempt], tuple[list[Any], dict[str, Any]]],
+        may_start: Callable[[], bool],
+        output: AttemptOutput,
     ) -> None:
         self.work = work
+        self.output = output
         self.task = task
         self.lane = lane
-        self.end = end
         self.control = Control(work, monotonic, changed)
-        self.args: list[Any] = []
-        self.kwargs: dict[str, Any] = {}
-        self.began_at: float | None = None  # None while it waits for a thread or a process
-        self.verdict: Ending | None = None  # how it ends, once its lane was told to stop it
+        self.ended = False
+        self.began_at: float | None = None  # None while the attempt waits for a thread or a process
+        self.forced_ending: Ending | None = None  # set when the lane stops the attempt; replaces the handler's result
         self.timer: asyncio.TimerHandle | None = None
-        self.runner: Any = None  # what its lane runs it in
+        self.runner: Any = None  # owned by the lane: a thread id, a loop or a task
+        self.step: asyncio.Task[None] | None = None  # coroutines: the task that runs the handler
         self._monotonic = monotonic
+        self._prepare = prepare
+        self._on_end = on_end
+        self.may_start = may_start  # checked right before the handler is called, in case the lease has expired
 
     def begin(self) -> None:
-        self.began_at = self.control.signed_at = self._monotonic()
+        self.began_at = self.control.last_heartbeat_at = self._monotonic()
 
     @property
     def ran(self) -> float:
         return 0.0 if self.began_at is None else self._monotonic() - self.began_at
 
     def call(self) -> Any:
-        return self.task.function(*self.args, **self.kwargs)
+        """Convert the arguments and call the handler. Both can run app code, so never call this on the service loop."""
+        args, kwargs = self._prepare(self)
+        if not self.may_start():
+            raise NotStarted
+        return self.task.function(*args, **kwargs)
 
-    def returned(self, value: Any, limit: int) -> Ending:
-        """The ending of a handler that returned, unless it had been told to stop."""
-        if self.verdict is not None:
-            return self.verdict
-        if self.control.heard:
-            return endings.cancelled(self.control.reason or "", ran=self.ran)
-        return endings.returned(value, limit=limit, ran=self.ran)
+    def ending_of_value(self, value: Any, limit: int) -> Ending:
+        """Return the ending for a handler that returned. A stop or a delivered cancellation takes precedence."""
+        if self.forced_ending is not None:
+            return self.forced_ending
+        if self.control.cancel_delivered:
+            return results.cancelled_ending(self.control.reason or "", ran=self.ran)
+        return results.ending_of_value(value, limit=limit, ran=self.ran)
 
-    def raised(self, error: BaseException) -> Ending:
-        """The ending of a handler that raised, or was told to stop: then with the place it was at."""
-        if self.verdict is not None:
-            return endings.at(self.verdict, endings.where(error))
-        if self.control.heard:
-            ending = endings.cancelled(self.control.reason or "", ran=self.ran)
-            return endings.at(ending, endings.where(error))
-        return endings.raised(error, ran=self.ran)
+    def ending_of_error(self, error: BaseException) -> Ending:
+        """Return the ending for a handler that raised. If the attempt was stopped, the traceback is added to the
+        ending of the stop."""
+        if self.forced_ending is not None:
+            return results.with_traceback(self.forced_ending, results.format_traceback(error))
+        if isinstance(error, NotStarted):
+            return results.not_started_ending()
+        if isinstance(error, Expired):
+            return results.expired_ending()
+        if self.control.cancel_delivered:
+            ending = results.cancelled_ending(self.control.reason or "", ran=self.ran)
+            return results.with_traceback(ending, results.format_traceback(error))
+        return results.ending_of_error(error, ran=self.ran)
 
-    def settle(self, ending: Ending) -> None:
-        """Resolve the end; only the first ending counts."""
-        if not self.end.done():
-            self.end.set_result(ending)
+    def finish(self, ending: Ending) -> None:
+        """Report the ending. Called on the service loop; only the first call has an effect."""
+        if not self.ended:
+            self.ended = True
+            self._on_end(self, ending)
 
 
-class Lane(Protocol):
-    """One way to execute attempts: on the loop, in threads, or in processes of their own."""
+class ExecutionLane(Protocol):
+    """A way to execute attempts: on event loops, in threads, or in child processes."""
 
     @property
     def stray(self) -> int:
-        """How many handlers run on after their attempt was settled."""
+        """The number of handlers still running although their attempt has ended."""
 
-    def start(self, attempt: Attempt) -> None:
-        """Begin, or wait for a place; the attempt's end is resolved later, on the loop."""
+    def start(self, attempt: RunningAttempt) -> None:
+        """Start an attempt, or queue it. The lane later calls `attempt.finish` on the service loop."""
 
-    def stop(self, attempt: Attempt, ending: Ending) -> None:
-        """Stop an attempt as far as this lane can; it ends as `ending` unless it ends by itself before."""
+    def stop(self, attempt: RunningAttempt, ending: Ending) -> None:
+        """Stop an attempt as far as possible. It ends with `ending`, unless the handler finishes first."""
 
     async def close(self) -> None:
-        """Stop everything."""
+        """Stop all attempts of this lane."""

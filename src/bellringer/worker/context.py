@@ -1,36 +1,40 @@
-"""What a handler gets when it declares `ctx`: who it is, and a way to speak and to listen."""
+"""The context of a handler (`ctx`): information about the attempt, logging, progress, heartbeats and cancellation."""
 
 from __future__ import annotations
 
 import itertools
 import sys
 from collections.abc import Generator
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import isfinite
 from typing import Any, Final, Protocol
 
+from bellringer.core.payload import to_plain
+from bellringer.core.runs import encode_run_id
 from bellringer.errors import InvalidInput
-from bellringer.payload import to_plain
-from bellringer.runs import encode_id
-from bellringer.worker.control import Control
-from bellringer.worker.endings import clip, told, where
-from bellringer.worker.work import Work
+from bellringer.worker.attempt import Control, Work
+from bellringer.worker.results import clip, format_traceback, safe_text
 
-LINE_LIMIT: Final = 8 * 1024
-LINES_LIMIT: Final = 1000  # an attempt
-FIELD_LIMIT: Final = 4 * 1024
-FIELDS_LIMIT: Final = 32
-NOTE_LIMIT: Final = 1024
+MAX_LOG_LINE_BYTES: Final = 8 * 1024
+MAX_LOG_LINES_PER_ATTEMPT: Final = 1000  # an attempt
+MAX_LOG_FIELD_BYTES: Final = 4 * 1024
+MAX_LOG_FIELDS: Final = 32
+MAX_PROGRESS_NOTE_BYTES: Final = 1024
+MAX_PROGRESS_DETAILS_BYTES: Final = 64 * 1024
 
 
-class Sink(Protocol):
-    """Where a handler's lines go."""
+class LogSink(Protocol):
+    """Receives the log lines of a handler."""
 
-    def __call__(self, level: str, message: str, fields: dict[str, Any] | None) -> None: ...
+    def __call__(self, level: str, message: str, fields: dict[str, Any] | None, /) -> None: ...
 
 
-class Breath:
-    """Awaited, it lets other coroutines run; not awaited, it is nothing. So one call serves both colours."""
+class OptionalAwait:
+    """A return value that can be awaited or ignored, so that one method serves `async def` and `def` handlers.
+
+    Awaiting it yields to other coroutines once.
+    """
 
     __slots__ = ()
 
@@ -38,18 +42,18 @@ class Breath:
         yield
 
 
-_BREATH: Final = Breath()
+_OPTIONAL_AWAIT: Final = OptionalAwait()
 
 
-class Log:
-    """Structured lines, kept with the attempt: `ctx.log.info("charging", invoice=7)`."""
+class ContextLog:
+    """Structured log lines, stored with the attempt: `ctx.log.info("charging", invoice=7)`."""
 
     __slots__ = ("_control", "_count", "_sink")
 
-    def __init__(self, control: Control, sink: Sink) -> None:
+    def __init__(self, control: Control, sink: LogSink) -> None:
         self._control = control
         self._sink = sink
-        self._count = itertools.count(1)  # its next() is atomic, so threads may share it
+        self._count = itertools.count(1)  # next() is atomic, so threads can share it
 
     def debug(self, message: str, /, **fields: Any) -> None:
         self._write("debug", message, fields)
@@ -64,76 +68,98 @@ class Log:
         self._write("error", message, fields)
 
     def exception(self, message: str, /, **fields: Any) -> None:
-        """An error line with the traceback of the exception that is being handled."""
+        """Log an error with the traceback of the exception that is being handled."""
         error = sys.exc_info()[1]
         if error is not None:
-            fields["traceback"] = where(error)
+            fields["traceback"] = format_traceback(error)
         self._write("error", message, fields)
 
     def _write(self, level: str, message: str, fields: dict[str, Any]) -> None:
-        self._control.sign()
+        self._control.heartbeat()
         number = next(self._count)
-        if number > LINES_LIMIT:
-            if number == LINES_LIMIT + 1:
-                self._sink("warning", f"further lines dropped: an attempt keeps {LINES_LIMIT:,}", None)
+        if number > MAX_LOG_LINES_PER_ATTEMPT:
+            if number == MAX_LOG_LINES_PER_ATTEMPT + 1:
+                self._sink("warning", f"further lines dropped: the limit is {MAX_LOG_LINES_PER_ATTEMPT:,}", None)
             return
-        self._sink(level, clip(told(lambda: str(message)), LINE_LIMIT), _storable(fields) if fields else None)
+        self._sink(
+            level,
+            clip(safe_text(lambda: str(message)), MAX_LOG_LINE_BYTES),
+            storable_fields(fields) if fields else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """The run of another job whose end started this one; see `after` of a job."""
+
+    run_id: str
+    job: str
+    state: str  # succeeded or dead
+    result: Any  # of a succeeded run
 
 
 class Context:
-    """What an attempt knows of itself. Every method may be called from any thread.
+    """Information and operations of the running attempt. All methods are thread-safe.
 
-    `await ctx.progress(1, 10)` in `async def` handlers, plain `ctx.progress(1, 10)` in others.
+    Use `await ctx.progress(1, 10)` in `async def` handlers and `ctx.progress(1, 10)` in others.
     """
 
     __slots__ = ("_control", "_work", "lateness", "log")
 
-    log: Log
+    log: ContextLog
     lateness: timedelta
-    """How long after `scheduled_for` this attempt started, by the database's clock; never negative."""
+    """The time between `scheduled_for` and the start of this attempt, by the database's clock; never negative."""
 
-    def __init__(self, work: Work, control: Control, *, lateness: timedelta, sink: Sink) -> None:
+    def __init__(self, work: Work, control: Control, *, lateness: timedelta, sink: LogSink) -> None:
         self._work = work
         self._control = control
         self.lateness = lateness
-        self.log = Log(control, sink)
+        self.log = ContextLog(control, sink)
 
     @property
     def attempt(self) -> int:
-        """Which try this is; the first is 1."""
+        """The number of this attempt, starting at 1."""
         return self._work.attempt
 
     @property
     def token(self) -> int:
-        """A fencing token: it grows with every claim of this run.
+        """A fencing token that grows with every claim of this run.
 
-        A worker that was paused may wake up after its run was given to another. Hand the token to whatever
-        you change, and let that refuse one that is older than the newest it has seen:
+        A suspended worker can resume after its run was given to another worker. Pass the token with every change
+        and reject tokens older than the newest one seen:
 
             update account set balance = balance - $amount, token = $token where id = $id and token < $token
 
-        or, for a service that knows how: `headers={"X-Fencing-Token": str(ctx.token)}`.
+        or, for a service that supports it: `headers={"X-Fencing-Token": str(ctx.token)}`.
         """
         return self._work.attempt
 
     @property
     def run_id(self) -> str:
-        return encode_id(self._work.key)
+        return encode_run_id(self._work.key)
 
     @property
     def idempotency_key(self) -> str:
-        """The same on every attempt of this run, and on no other: give it to services that de-duplicate."""
-        return encode_id(self._work.key)
+        """A key that is the same for all attempts of this run and unique to it, for services that deduplicate."""
+        return encode_run_id(self._work.key)
 
     @property
     def scheduled_for(self) -> datetime:
-        """The instant that the schedule names, however late the run."""
+        """The time at which the schedule planned this run, even if it runs late."""
         return self._work.key.scheduled_for
 
     @property
     def job(self) -> str | None:
-        """The job's name; None for what was sent without one."""
+        """The job's name; None for a sent run."""
         return self._work.job
+
+    @property
+    def upstream(self) -> Upstream | None:
+        """The run that started this one, if the job starts after another; else None."""
+        found = self._work.spec.upstream
+        if found is None:
+            return None
+        return Upstream(encode_run_id(found.key(self.scheduled_for)), found.job, found.state, found.result)
 
     @property
     def task(self) -> str:
@@ -153,52 +179,86 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """Whether this run was asked to cancel."""
+        """Whether cancellation of this run was requested."""
         return self._control.reason is not None
 
-    def check(self) -> Breath:
-        """A safe point: raises Cancelled if this run was asked to cancel; also a sign of life."""
+    def check(self) -> OptionalAwait:
+        """Raise Cancelled if cancellation was requested; also counts as a heartbeat."""
         self._control.check()
-        return _BREATH
+        return _OPTIONAL_AWAIT
 
-    def heartbeat(self) -> Breath:
-        """A sign of life, for handlers with a `heartbeat` limit; also a safe point."""
+    def heartbeat(self) -> OptionalAwait:
+        """Report that the handler is alive (see the task option `heartbeat`); also does what `check` does."""
         self._control.check()
-        return _BREATH
+        return _OPTIONAL_AWAIT
 
-    def progress(self, done: float, total: float | None = None, note: str = "") -> Breath:
-        """Say how far this attempt has come; also a sign of life and a safe point."""
-        report: dict[str, Any] = {"done": _number(done, "done")}
+    @property
+    def resume_from(self) -> Any:
+        """The last `details` that earlier attempts of this run reported with `progress`, or None.
+
+        Set if an earlier attempt failed, timed out, was lost or snoozed, and after a redrive of the dead run.
+        """
+        return self._work.resume_from
+
+    @property
+    def last_result(self) -> Any:
+        """The result of the latest run of the same job that was scheduled before this one and has succeeded.
+
+        None for the first run of a job and for sent runs. The job or its task needs the option `keep_result`.
+        """
+        if self._work.job is not None and not self._work.spec.keep_result:
+            raise InvalidInput(
+                f"the job {self._work.job} does not keep the results of its runs",
+                hint="declare the task with @app.task(keep_result=True), or set keep_result in the job",
+                code="result_not_kept",
+            )
+        return self._work.last_result
+
+    def progress(self, done: float, total: float | None = None, note: str = "", details: Any = None) -> OptionalAwait:
+        """Report the progress of this attempt; also does what `check` does.
+
+        `details` is any JSON value of at most 64 KiB, such as a cursor. The next attempt reads the last one reported
+        as `ctx.resume_from`.
+        """
+        report: dict[str, Any] = {"done": _finite_number(done, "done")}
         if total is not None:
-            report["total"] = _number(total, "total")
+            report["total"] = _finite_number(total, "total")
         if note:
-            report["note"] = clip(told(lambda: str(note)), NOTE_LIMIT)
-        self._control.report(report)
+            report["note"] = clip(safe_text(lambda: str(note)), MAX_PROGRESS_NOTE_BYTES)
+        if details is None:  # a report without details does not take back earlier ones
+            earlier = self._control.progress
+            if earlier is not None and "details" in earlier:
+                report["details"] = earlier["details"]
+        else:
+            report["details"] = to_plain(details, limit=MAX_PROGRESS_DETAILS_BYTES, what="progress: details")
+        self._control.report_progress(report)
         self._control.check()
-        return _BREATH
+        return _OPTIONAL_AWAIT
 
     def __repr__(self) -> str:
         return f"<Context of {self.task} {self.run_id}, attempt {self.attempt}>"
 
 
-def _number(value: float, what: str) -> float:
+def _finite_number(value: float, what: str) -> float:
     if not isinstance(value, int | float) or not isfinite(value):
         raise InvalidInput(f"progress: {what} must be a finite number, not {value!r}", code="number_invalid")
     return value
 
 
-def _storable(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields fit for jsonb: what cannot be written as JSON is shown as text. A log line never fails."""
-    stored = {clip(name, 200): _field(value) for name, value in itertools.islice(fields.items(), FIELDS_LIMIT)}
-    if len(fields) > FIELDS_LIMIT:
-        stored["…"] = f"{len(fields) - FIELDS_LIMIT} further fields dropped"
+def storable_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """Make log fields storable as jsonb. Values that are not JSON become text, so logging never fails."""
+    stored = {
+        clip(name, 200): _storable_value(value) for name, value in itertools.islice(fields.items(), MAX_LOG_FIELDS)
+    }
+    if len(fields) > MAX_LOG_FIELDS:
+        stored["…"] = f"{len(fields) - MAX_LOG_FIELDS} further fields dropped"
     return stored
 
 
-def _field(value: Any) -> Any:
+def _storable_value(value: Any) -> Any:
     if isinstance(value, str):
-        return clip(value, FIELD_LIMIT)
+        return clip(value, MAX_LOG_FIELD_BYTES)
     try:
-        return to_plain(value, limit=FIELD_LIMIT)
-    except Exception:  # noqa: BLE001 - any object may be logged
-        return clip(told(lambda: repr(value)), FIELD_LIMIT)
+        return to_plain(value, limit=MAX_LOG_FIELD_BYTES)
+    except Exception:  # noqa: BLE001 - any object can be logged
+        return clip(safe_text(lambda: repr(value)), MAX_LOG_FIELD_BYTES)

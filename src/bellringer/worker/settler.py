@@ -1,56 +1,63 @@
-"""Settles endings in batches: while one batch is being written the next one gathers by itself."""
+"""Writes endings to the database in batches: while one batch is written, the next one accumulates."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from bellringer.clock import Clock
-from bellringer.lifecycle.settle import account, decide, settle
-from bellringer.policies import Delivery
-from bellringer.runs import Ending, Event, Outcome, Verdict
-from bellringer.store.pool import FAILURES, REFUSED, RETRYABLE, Store
-from bellringer.store.queue import Claimed, Settled
+from bellringer.core.policies import Delivery
+from bellringer.core.runs import Ending, Outcome, RunEvent, SettleDecision
+from bellringer.engine.settle import decide, record_outcome, settle
+from bellringer.store.connection_pool import DATABASE_ERRORS, INVALID_VALUE_ERRORS, RETRYABLE_ERRORS, Store
+from bellringer.store.queue import ClaimedRun, EndedRun
 from bellringer.telemetry import SETTLE_SECONDS, STALE, log
-from bellringer.worker.endings import failed
+from bellringer.worker.results import failed_ending
 
-MOST: Final = 2_000
-_REFUSED: Final = "the database refuses how it ended"
+MAX_SETTLE_BATCH: Final = 2_000
+_REJECTED_REASON: Final = "the database rejected the ending"
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """An ending that waits to be written, and under which number its attempt was claimed."""
+class PendingEnding(msgspec.Struct, frozen=True):
+    """An ending that waits to be written, with the worker id of its claim."""
 
     worker_id: int
-    claimed: Claimed
+    claimed: ClaimedRun
     task: str
-    settled: Settled
+    settled: EndedRun
 
 
 class Settler:
-    """Endings wait here until the database has taken them; a database that is away is waited for."""
+    """Holds endings until they are written, and waits for the database if it is unavailable."""
 
     def __init__(
         self,
         store: Store,
         clock: Clock,
-        put_back: Callable[[Settled], None],
-        go_on: Callable[[], None],
+        *,
+        on_retry: Callable[[EndedRun], None],
+        on_workflow_progress: Callable[[], None],
+        on_written: Callable[[], None],
+        tenant_names: Mapping[int, str],
     ) -> None:
         self._store = store
         self._clock = clock
-        self._put_back = put_back
-        self._go_on = go_on
-        self._waiting: list[Entry] = []
+        self._put_back = on_retry
+        self._go_on = on_workflow_progress
+        self._on_written = on_written
+        self._tenant_names = tenant_names
+        self._waiting: list[PendingEnding] = []
+        self._writing: list[PendingEnding] = []
+        self._unwritable: list[PendingEnding] = []  # the reaper settles these after this worker has left
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: PendingEnding) -> None:
         self._waiting.append(entry)
         self._idle.clear()
         self._wake.set()
@@ -60,70 +67,89 @@ class Settler:
             await self._wake.wait()
             self._wake.clear()
             while self._waiting:
-                await self._write(self._gather())
+                self._writing = self._next_batch()
+                await self._write(self._writing)
+                self._writing = []
             self._idle.set()
 
-    async def drained(self) -> None:
-        """Wait until everything that was added is written."""
+    def pending(self) -> list[PendingEnding]:
+        """Return the endings that the database has not confirmed yet."""
+        return [*self._writing, *self._waiting, *self._unwritable]
+
+    async def drain(self) -> None:
+        """Wait until all added endings are written."""
         await self._idle.wait()
 
-    def _gather(self) -> list[Entry]:
-        """The next batch, all of one number: a worker that was declared lost goes on under a new one."""
+    def _next_batch(self) -> list[PendingEnding]:
+        """Remove and return the next batch. All endings of a batch have the same worker id."""
         worker_id = self._waiting[0].worker_id
-        head, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
+        head, self._waiting = self._waiting[:MAX_SETTLE_BATCH], self._waiting[MAX_SETTLE_BATCH:]
         self._waiting = [entry for entry in head if entry.worker_id != worker_id] + self._waiting
         return [entry for entry in head if entry.worker_id == worker_id]
 
-    async def _write(self, batch: list[Entry]) -> None:
+    async def _write(self, batch: list[PendingEnding]) -> None:
         started, wait = self._clock.monotonic(), 0.1
         while True:
             try:
                 endings = [entry.settled for entry in batch]
-                written = await settle(self._store, batch[0].worker_id, endings, self._clock.monotonic())
+                settlement = await settle(self._store, batch[0].worker_id, endings, self._clock.monotonic())
                 break
-            except RETRYABLE as error:
-                log.warning("settling waits for the database", attempts=len(batch), error=str(error))
+            except RETRYABLE_ERRORS as error:
+                log.warning("settling: waiting for the database", attempts=len(batch), error=str(error))
                 await self._clock.sleep(wait)
                 wait = min(wait * 2, 5.0)
-            except FAILURES as error:
-                await self._write_apart(batch, error)
+            except DATABASE_ERRORS as error:
+                await self._write_one_by_one(batch, error)
                 return
         SETTLE_SECONDS.observe(self._clock.monotonic() - started)
-        if written < len(batch):
-            STALE.labels("worker").inc(len(batch) - written)
-            log.warning("reports came too late and were dropped", attempts=len(batch) - written)
-        if any(entry.settled.flows for entry in batch):
+        if settlement.refused:
+            STALE.labels("worker").inc(len(settlement.refused))
+            first = settlement.refused[0].key.id
+            log.warning(
+                "endings rejected: other workers own these runs now", attempts=len(settlement.refused), run_id=first
+            )
+            refused = {(settled.key, settled.attempt) for settled in settlement.refused}
+            batch = [entry for entry in batch if (entry.settled.key, entry.settled.attempt) not in refused]
+        if any(entry.settled.in_workflow for entry in batch):
             self._go_on()
+        self._on_written()
         for entry in batch:
-            account(entry.claimed, entry.task, entry.settled, entry.worker_id)
-            if entry.settled.verdict.ends_as is None:
+            tenant = self._tenant_names.get(entry.claimed.tenant_id)
+            record_outcome(entry.claimed, entry.task, entry.settled, entry.worker_id, tenant)
+            if entry.settled.decision.ends_as is None:
                 self._put_back(entry.settled)
 
-    async def _write_apart(self, batch: list[Entry], error: Exception) -> None:
-        """Something in the batch cannot be written: the others are, and that one ends as failed where it is to blame.
+    async def _write_one_by_one(self, batch: list[PendingEnding], error: Exception) -> None:
+        """Write the endings of a batch that failed as a whole. An ending that the database rejects is replaced by a
+        failure.
 
-        A workflow run's last node is an example, when what the run returns is too large to be put together.
+        Example: the last node of a workflow, if the combined result of the workflow run is too large.
         """
         if len(batch) > 1:
             for entry in batch:
                 await self._write([entry])
             return
         entry = batch[0]
-        log.error("an ending cannot be written", run_id=entry.settled.key.id, error=str(error))
-        if isinstance(error, REFUSED) and entry.settled.ending.final != _REFUSED:  # else it is left to the reaper
+        log.error("ending cannot be written", run_id=entry.settled.key.id, error=str(error))
+        if not isinstance(error, INVALID_VALUE_ERRORS) or entry.settled.ending.final == _REJECTED_REASON:
+            self._unwritable.append(entry)
+        else:
             ending = msgspec.structs.replace(
-                failed("EndingNotWritten", f"the database refuses how it ended: {error}", ran=entry.settled.ending.ran),
-                final=_REFUSED,
+                failed_ending(
+                    "EndingNotWritten", f"the database rejected the ending: {error}", ran=entry.settled.ending.ran
+                ),
+                final=_REJECTED_REASON,
             )
             settled = decide(entry.claimed, ending, entry.settled.ended_at)
             await self._write([msgspec.structs.replace(entry, settled=settled)])
 
 
-def interrupted(claimed: Claimed) -> Settled:
-    """The grace is over: the attempt is lost by our own doing, so it does not count against the run."""
+def end_interrupted(claimed: ClaimedRun, progress: dict[str, Any] | None = None) -> EndedRun:
+    """Return the ending of an attempt interrupted by the worker's shutdown. It does not count as an attempt, unless
+    delivery is at_most_once."""
     error = {"type": "WorkerStopped", "message": "the worker stopped before the attempt had finished"}
-    ending = Ending(outcome=Outcome.LOST, error=error)
+    ending = Ending(outcome=Outcome.LOST, error=error, progress=progress)
     if claimed.spec.delivery == Delivery.AT_MOST_ONCE:
         return decide(claimed, ending)
-    again = Verdict(event=Event.GIVEN_BACK, wait=timedelta(0), counted=False)
-    return Settled(claimed.key, claimed.attempt, ending, again)
+    again = SettleDecision(event=RunEvent.GIVEN_BACK, wait=timedelta(0), counted=False)
+    return EndedRun(claimed.key, claimed.attempt, ending, again)

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from bellringer.access.quotas import Rate
+from bellringer.access.quotas import RateLimiter
 
 
 def test_a_minutes_worth_may_come_at_once_and_then_one_at_a_time() -> None:
-    rate = Rate(60)
+    rate = RateLimiter(60)
     verdicts = [rate.spend(100.0) for _ in range(60)]
     assert all(v.allowed for v in verdicts)
     assert [v.left for v in verdicts] == list(range(59, -1, -1))
@@ -17,7 +17,7 @@ def test_a_minutes_worth_may_come_at_once_and_then_one_at_a_time() -> None:
 
 
 def test_a_look_takes_nothing() -> None:
-    rate = Rate(1)
+    rate = RateLimiter(1)
     assert rate.look(0.0).allowed
     assert rate.look(0.0).allowed
     assert rate.spend(0.0).allowed
@@ -26,14 +26,14 @@ def test_a_look_takes_nothing() -> None:
 
 
 def test_less_than_one_a_minute_is_still_one_and_nothing_is_nothing() -> None:
-    slow = Rate(0.5)
+    slow = RateLimiter(0.5)
     assert slow.spend(0.0).allowed
     assert not slow.spend(119.0).allowed
     assert slow.spend(120.0).allowed
-    assert not Rate(0).spend(0.0).allowed
+    assert not RateLimiter(0).spend(0.0).allowed
 
 
 def test_many_are_taken_together_or_not_at_all() -> None:
-    rate = Rate(10)
+    rate = RateLimiter(10)
     assert not rate.spend(0.0, count=11).allowed
     assert rate.spend(0.0, count=10).left == 0

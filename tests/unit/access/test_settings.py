@@ -6,21 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from bellringer.config import Config, load
+from bellringer.config import Config, load_config
 from bellringer.errors import BellringerError, ConfigError, Forbidden, QuotaExceeded, Unauthenticated, Unavailable
-from bellringer.wire import Problem, to_error
+from bellringer.wire.problems import Problem, to_error
 
 
 def read(folder: Path, **environ: str) -> Config:
-    return load(environ={f"BELLRINGER_{name.upper()}": value for name, value in environ.items()}, folder=folder)
+    return load_config(environ={f"BELLRINGER_{name.upper()}": value for name, value in environ.items()}, folder=folder)
 
 
 @pytest.mark.parametrize(
     ("environ", "problem"),
     [
         ({"root_key": "short"}, "root_key has fewer than 32 characters"),
-        ({"jwt_secret": "s" * 40}, "tokens need jwt_issuer and jwt_audience"),
-        ({"jwt_jwks": "keys.json", "jwt_issuer": "i"}, "tokens need jwt_issuer and jwt_audience"),
+        ({"jwt_secret": "s" * 40}, "JWT authentication needs jwt_issuer and jwt_audience"),
+        ({"jwt_jwks": "keys.json", "jwt_issuer": "i"}, "JWT authentication needs jwt_issuer and jwt_audience"),
         (
             {"jwt_jwks": "keys.json", "jwt_secret": "s" * 40, "jwt_issuer": "i", "jwt_audience": "a"},
             "jwt_secret and jwt_jwks are both given",

@@ -18,11 +18,19 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from bellringer.access import Role
-from bellringer.access.tokens import MOST_BYTES, Bearer, PublicKeys, Rules, SharedSecret, Tokens, read_keys
+from bellringer.access.jwt_tokens import (
+    MAX_JWKS_BYTES,
+    Bearer,
+    PublicKeys,
+    SharedSecret,
+    TokenRules,
+    TokenVerifier,
+    parse_jwks,
+)
 from bellringer.errors import ConfigError
 
 NOW: Final = datetime(2026, 5, 1, 12, tzinfo=UTC)
-RULES: Final = Rules(issuer="https://id.example", audience="bellringer")
+RULES: Final = TokenRules(issuer="https://id.example", audience="bellringer")
 SECRET: Final = "s" * 64
 RSA: Final = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 EC: Final = ec.generate_private_key(ec.SECP256R1())
@@ -70,7 +78,7 @@ def hs(said: Mapping[str, Any], **headers: Any) -> str:
 
 
 async def read(token: str, ring: Any = None) -> Bearer | None:
-    return await Tokens(RULES, ring or SharedSecret(SECRET), Clock()).read(token)
+    return await TokenVerifier(RULES, ring or SharedSecret(SECRET), Clock()).read(token)
 
 
 async def test_a_good_token_says_who_for_whom_and_as_what() -> None:
@@ -147,7 +155,7 @@ async def test_the_token_does_not_choose_its_algorithm(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "..", "a.b.c", "é.é.é", "e30.e30.", "[.[.[", "x" * 9000])
-async def test_what_is_no_token_is_not_taken(token: str) -> None:
+async def test_an_invalid_token_is_rejected(token: str) -> None:
     assert await read(token) is None
 
 
@@ -226,7 +234,7 @@ async def test_keys_are_read_again_after_ten_minutes_and_taken_unread_for_an_hou
 @pytest.mark.parametrize(
     "answer",
     [
-        httpx2.Response(200, content=jwks(a=RSA) + b" " * MOST_BYTES),
+        httpx2.Response(200, content=jwks(a=RSA) + b" " * MAX_JWKS_BYTES),
         httpx2.Response(200, content=gzip.compress(jwks(a=RSA)), headers={"Content-Encoding": "gzip"}),
         httpx2.Response(200, content=b'{"keys": 7}'),
         httpx2.Response(200, content=b"{}"),
@@ -234,7 +242,7 @@ async def test_keys_are_read_again_after_ten_minutes_and_taken_unread_for_an_hou
     ],
     ids=["large", "packed", "no list", "no keys", "elsewhere"],
 )
-async def test_an_answer_that_is_no_list_of_keys_is_not_taken(answer: httpx2.Response) -> None:
+async def test_an_answer_that_is_not_a_list_of_keys_is_not_taken(answer: httpx2.Response) -> None:
     ring = PublicKeys("https://id.example/keys", Clock(), httpx2.MockTransport(lambda _: answer))
     assert await read(jwt.encode(claims(), RSA, "RS256", headers={"kid": "a"}), ring) is None
 
@@ -245,7 +253,7 @@ async def test_an_answer_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPat
             yield b" "
             await asyncio.sleep(0.01)
 
-    monkeypatch.setattr("bellringer.access.tokens.PATIENCE", 0.2)
+    monkeypatch.setattr("bellringer.access.jwt_tokens.JWKS_TIMEOUT_SECONDS", 0.2)
     answer = httpx2.Response(200, content=trickle())
     ring = PublicKeys("https://id.example/keys", Clock(), httpx2.MockTransport(lambda _: answer))
     assert await read(jwt.encode(claims(), RSA, "RS256", headers={"kid": "a"}), ring) is None
@@ -266,7 +274,7 @@ def test_only_keys_that_are_meant_for_signatures_of_ours_are_read() -> None:
         {**entries[0], "kid": "c", "alg": "RS512"},
         {"kty": "RSA", "kid": "d"},
     ]
-    assert list(read_keys(json.dumps({"keys": [secret, *others, *entries]}).encode())) == ["a"]
+    assert list(parse_jwks(json.dumps({"keys": [secret, *others, *entries]}).encode())) == ["a"]
 
 
 def test_a_secret_that_could_be_guessed_is_refused() -> None:

@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from bellringer.egress.addresses import is_allowed, is_permitted, read_networks, read_number
+from bellringer.egress.addresses import is_allowed, is_permitted, parse_networks, parse_numeric_host
 from bellringer.errors import ConfigError
 
 PRIVATE = [
@@ -85,7 +85,7 @@ def test_what_is_public_may_be_called(text: str) -> None:
 
 
 def test_an_operator_may_permit_a_network_and_only_that() -> None:
-    allowed = read_networks(["10.1.0.0/16", "::1/128"])
+    allowed = parse_networks(["10.1.0.0/16", "::1/128"])
     assert is_allowed(ip_address("10.1.2.3"), allowed)
     assert is_allowed(ip_address("::ffff:10.1.2.3"), allowed)
     assert is_allowed(ip_address("::1"), allowed)
@@ -96,9 +96,9 @@ def test_an_operator_may_permit_a_network_and_only_that() -> None:
 
 
 def test_a_list_that_cannot_be_read_is_refused() -> None:
-    assert read_networks([" 10.0.0.0/8 "]) == (ip_network("10.0.0.0/8"),)
+    assert parse_networks([" 10.0.0.0/8 "]) == (ip_network("10.0.0.0/8"),)
     with pytest.raises(ConfigError, match=r"10\.0\.0\.1/8"):
-        read_networks(["10.0.0.1/8"])
+        parse_networks(["10.0.0.1/8"])
 
 
 @pytest.mark.parametrize(
@@ -117,11 +117,11 @@ def test_a_list_that_cannot_be_read_is_refused() -> None:
     ],
 )
 def test_numbers_are_read_as_resolvers_read_them(written: str, meant: str) -> None:
-    assert read_number(written) == ip_address(meant)
+    assert parse_numeric_host(written) == ip_address(meant)
 
 
 @pytest.mark.parametrize(
     "written", ["256.1.1.1", "1.2.3.4.5", "4294967296", "09.1.1.1", "1..1", "1.2.3.256", "a.1", ""]
 )
 def test_what_no_resolver_takes_for_a_number_is_none(written: str) -> None:
-    assert read_number(written) is None
+    assert parse_numeric_host(written) is None

@@ -8,8 +8,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bellringer.egress.secrets import Sealed, Unsealable, make_key, read_box
-from bellringer.egress.signing import check_secret, make_secret, sign, signed_headers, verify
+from bellringer.egress.secret_box import Sealed, Unsealable, generate_secret_key, parse_secret_keys
+from bellringer.egress.webhook_signatures import (
+    check_secret,
+    generate_secret,
+    sign_message,
+    signed_headers,
+    verify_signature,
+)
 from bellringer.errors import ConfigError, InvalidInput
 
 # The example that the specification's own libraries are tested with.
@@ -19,27 +25,29 @@ BODY = b'{"test": 2432232314}'
 
 
 def test_a_signature_is_the_one_that_others_make() -> None:
-    signature = sign(SECRET, "msg_p5jXN8AQM9LWM0D4loKWxJek", AT, BODY)
+    signature = sign_message(SECRET, "msg_p5jXN8AQM9LWM0D4loKWxJek", AT, BODY)
     assert signature == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
 def test_what_was_signed_is_verified_by_either_secret_during_a_rotation() -> None:
-    old, new = make_secret(), make_secret()
+    old, new = generate_secret(), generate_secret()
     headers = signed_headers([new, old], "run_1", AT, BODY)
     assert headers["webhook-signature"].count("v1,") == 2
-    assert verify(old, headers, BODY, AT) is None
-    assert verify(new, {k.title(): v for k, v in headers.items()}, BODY, AT + timedelta(minutes=4)) is None
+    assert verify_signature(old, headers, BODY, AT) is None
+    assert verify_signature(new, {k.title(): v for k, v in headers.items()}, BODY, AT + timedelta(minutes=4)) is None
 
 
 def test_what_was_changed_or_is_old_is_not_verified() -> None:
     headers = signed_headers([SECRET], "run_1", AT, BODY)
-    assert verify(SECRET, headers, BODY + b" ", AT) == "no signature was made with this secret"
-    assert verify(make_secret(), headers, BODY, AT) == "no signature was made with this secret"
-    assert verify(SECRET, {**headers, "webhook-id": "run_2"}, BODY, AT) is not None
-    assert "5 minutes" in (verify(SECRET, headers, BODY, AT + timedelta(minutes=6)) or "")
-    assert "5 minutes" in (verify(SECRET, headers, BODY, AT - timedelta(minutes=6)) or "")
-    assert "no number" in (verify(SECRET, {**headers, "webhook-timestamp": "x"}, BODY, AT) or "")
-    assert "missing" in (verify(SECRET, {"webhook-id": "run_1"}, BODY, AT) or "")
+    assert verify_signature(SECRET, headers, BODY + b" ", AT) == "no signature matches this secret"
+    assert verify_signature(generate_secret(), headers, BODY, AT) == "no signature matches this secret"
+    assert verify_signature(SECRET, {**headers, "webhook-id": "run_2"}, BODY, AT) is not None
+    assert "5 minutes" in (verify_signature(SECRET, headers, BODY, AT + timedelta(minutes=6)) or "")
+    assert "5 minutes" in (verify_signature(SECRET, headers, BODY, AT - timedelta(minutes=6)) or "")
+    assert "not a number of seconds" in (
+        verify_signature(SECRET, {**headers, "webhook-timestamp": "x"}, BODY, AT) or ""
+    )
+    assert "missing" in (verify_signature(SECRET, {"webhook-id": "run_1"}, BODY, AT) or "")
 
 
 def test_without_a_secret_there_is_no_signature_but_an_id() -> None:
@@ -57,7 +65,7 @@ def test_a_secret_that_cannot_sign_is_refused_without_being_shown(secret: object
 
 
 def test_a_sealed_secret_opens_only_for_its_tenant_and_row() -> None:
-    box = read_box([make_key("k1")])
+    box = parse_secret_keys([generate_secret_key("k1")])
     assert box is not None
     sealed = box.seal(SECRET, tenant_id=1, secret_id="s")
     assert SECRET.encode() not in sealed.data
@@ -69,38 +77,42 @@ def test_a_sealed_secret_opens_only_for_its_tenant_and_row() -> None:
 
 
 def test_a_new_key_seals_and_the_old_one_still_opens() -> None:
-    first, second = make_key("a"), make_key("b")
-    old, both, new = read_box([first]), read_box([second, first]), read_box([second])
+    first, second = generate_secret_key("a"), generate_secret_key("b")
+    old, both, new = parse_secret_keys([first]), parse_secret_keys([second, first]), parse_secret_keys([second])
     assert old is not None
     assert both is not None
     assert new is not None
     sealed = old.seal(SECRET, tenant_id=1, secret_id="s")
     assert both.open(sealed, tenant_id=1, secret_id="s") == SECRET
     assert both.seal(SECRET, tenant_id=1, secret_id="s").key_id == "b"
-    with pytest.raises(Unsealable, match="'a' is not known"):
+    with pytest.raises(Unsealable, match="'a' is not configured"):
         new.open(sealed, tenant_id=1, secret_id="s")
 
 
 def test_keys_that_cannot_be_used_are_refused_without_being_shown() -> None:
-    assert read_box([]) is None
+    assert parse_secret_keys([]) is None
     short = "k:" + base64.b64encode(os.urandom(7)).decode()
-    for written in (["nocolon"], [short], ["k:!!"], ["bad id:" + make_key("x")[2:]]):
-        with pytest.raises(ConfigError, match="place 1") as caught:
-            read_box(written)
+    for written in (["nocolon"], [short], ["k:!!"], ["bad id:" + generate_secret_key("x")[2:]]):
+        with pytest.raises(ConfigError, match="entry 1 of secret_keys") as caught:
+            parse_secret_keys(written)
         assert written[0] not in str(caught.value)
-    twice = make_key("k")
+    twice = generate_secret_key("k")
     with pytest.raises(ConfigError, match="two keys"):
-        read_box([twice, twice])
-    box = read_box([twice])
+        parse_secret_keys([twice, twice])
+    box = parse_secret_keys([twice])
     assert twice.partition(":")[2] not in repr(box)
     assert "keys" not in repr(box)
 
 
 def test_the_same_secret_has_the_same_mark_only_for_its_tenant_and_key() -> None:
-    box, other = read_box([make_key("a")]), read_box([make_key("a")])
+    box, other = parse_secret_keys([generate_secret_key("a")]), parse_secret_keys([generate_secret_key("a")])
     assert box is not None
     assert other is not None
-    assert box.mark(SECRET, tenant_id=1) == box.mark(SECRET, tenant_id=1)
-    marks = {box.mark(SECRET, tenant_id=2), other.mark(SECRET, tenant_id=1), box.mark(make_secret(), tenant_id=1)}
-    assert box.mark(SECRET, tenant_id=1) not in marks
+    assert box.keyed_hash(SECRET, tenant_id=1) == box.keyed_hash(SECRET, tenant_id=1)
+    marks = {
+        box.keyed_hash(SECRET, tenant_id=2),
+        other.keyed_hash(SECRET, tenant_id=1),
+        box.keyed_hash(generate_secret(), tenant_id=1),
+    }
+    assert box.keyed_hash(SECRET, tenant_id=1) not in marks
     assert len(marks) == 3

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bellringer.egress.addresses import read_networks
-from bellringer.egress.headers import check_headers
+from bellringer.egress.addresses import parse_networks
+from bellringer.egress.targets import check_headers
 from bellringer.egress.urls import parse_url
 from bellringer.errors import InvalidInput
 
@@ -129,7 +129,7 @@ def test_a_public_url_is_read_into_one_form(written: str, read: str, origin: str
 
 
 def test_what_the_operator_permits_may_be_called_without_tls() -> None:
-    allowed = read_networks(["127.0.0.0/8", "10.1.0.0/16"])
+    allowed = parse_networks(["127.0.0.0/8", "10.1.0.0/16"])
     assert str(parse_url("http://127.0.0.1:8080/x", allowed)) == "http://127.0.0.1:8080/x"
     assert parse_url("http://localhost:8080/x", allowed).host == "localhost"
     assert parse_url("http://billing.svc/x", allowed).port == 80  # its addresses are checked when it is called

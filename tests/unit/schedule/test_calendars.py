@@ -13,29 +13,29 @@ from hypothesis import strategies as st
 
 from bellringer.errors import InvalidInput, InvalidSchedule
 from bellringer.schedule import (
-    Calendar,
     Cron,
     DaysOff,
+    HolidayCalendar,
     Rrule,
     Schedule,
     Shift,
+    apply_seed,
+    bind_calendar,
+    cache_calendar,
+    cached_calendar,
     cron,
     every,
+    explain_day_off,
     from_row,
-    know,
-    known,
-    missing,
-    parse,
-    resolved,
+    missing_calendar_digests,
+    parse_schedule,
     rrule,
-    seeded,
     to_document,
     to_row,
-    why_off,
 )
 
 CHRISTMAS = frozenset(date(2026, 12, day) for day in (24, 25, 26)) | {date(2027, 1, 1)}
-GERMAN = Calendar(name="de", dates=CHRISTMAS)
+GERMAN = HolidayCalendar(name="de", dates=CHRISTMAS)
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
@@ -43,8 +43,8 @@ def utc(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-def heeding(schedule: Schedule, calendar: Calendar = GERMAN) -> Cron | Rrule:
-    found = resolved(schedule, {calendar.name: calendar})
+def heeding(schedule: Schedule, calendar: HolidayCalendar = GERMAN) -> Cron | Rrule:
+    found = bind_calendar(schedule, {calendar.name: calendar})
     assert isinstance(found, Cron | Rrule)
     return found
 
@@ -96,7 +96,7 @@ def test_a_rule_moves_too_and_its_last_occurrence_beyond_its_end() -> None:
     assert heeding(left_out).count_between(utc("2026-01-01"), utc("2028-01-01")) == 3
 
 
-def walked(schedule: Cron | Rrule, calendar: Calendar, shift: str, a: datetime, b: datetime) -> list[datetime]:
+def walked(schedule: Cron | Rrule, calendar: HolidayCalendar, shift: str, a: datetime, b: datetime) -> list[datetime]:
     """Each occurrence without the calendar, moved by hand, day by day; in UTC, where no clock changes."""
     bare, found = replace(schedule, days_off=None), set()
     for at in bare.between(a - timedelta(days=40), b + timedelta(days=40)):
@@ -111,7 +111,7 @@ def walked(schedule: Cron | Rrule, calendar: Calendar, shift: str, a: datetime, 
 
 
 offs = st.builds(
-    lambda dates, weekend: Calendar(name="any", dates=frozenset(dates), weekend=frozenset(weekend)),
+    lambda dates, weekend: HolidayCalendar(name="any", dates=frozenset(dates), weekend=frozenset(weekend)),
     st.sets(st.dates(date(2026, 1, 1), date(2026, 6, 30)), max_size=40),
     st.sets(st.integers(0, 6), max_size=5),
 )
@@ -131,7 +131,7 @@ named = st.sampled_from([*EXPRESSIONS, *RULES])
 @settings(max_examples=200, deadline=None)
 @given(named, offs, st.sampled_from([*Shift]), st.integers(0, 150), st.integers(1, 60))
 def test_days_off_are_those_of_a_walk_over_every_day(
-    text: str, calendar: Calendar, shift: Shift, first: int, length: int
+    text: str, calendar: HolidayCalendar, shift: Shift, first: int, length: int
 ) -> None:
     unresolved: Schedule = (
         rrule(text, start="2025-11-03T09:00", calendar="any", shift=shift)
@@ -156,21 +156,21 @@ def test_a_digest_stands_for_the_content_and_not_for_the_name() -> None:
     assert replace(GERMAN, weekend=frozenset({4, 5})).digest != GERMAN.digest
     assert replace(GERMAN, dates=CHRISTMAS - {date(2027, 1, 1)}).digest != GERMAN.digest
     # Written down once: rows in the database hold it.
-    assert Calendar(name="x", dates=frozenset({date(2026, 12, 25)})).digest == "cb988a99e734638d6eaa5b2a5ff103e4"
+    assert HolidayCalendar(name="x", dates=frozenset({date(2026, 12, 25)})).digest == "cb988a99e734638d6eaa5b2a5ff103e4"
 
 
 def test_what_is_known_here_and_what_is_missing() -> None:
-    calendar = Calendar(name="new", dates=frozenset({date(2031, 5, 5)}))
+    calendar = HolidayCalendar(name="new", dates=frozenset({date(2031, 5, 5)}))
     unbound = cron("0 9 * * *", calendar="new")
     strange = replace(unbound, days_off=DaysOff(name="new", digest=calendar.digest))
-    assert known(calendar.digest) is None
-    assert missing([unbound, every("1h"), strange, cron("0 0 * * *")]) == {calendar.digest}
+    assert cached_calendar(calendar.digest) is None
+    assert missing_calendar_digests([unbound, every("1h"), strange, cron("0 0 * * *")]) == {calendar.digest}
     with pytest.raises(InvalidSchedule) as caught:
         strange.next_after(utc("2026-01-01"))
     assert caught.value.code == "calendar_unknown"
-    know(calendar)
-    assert known(calendar.digest) == calendar
-    assert missing([strange]) == set()
+    cache_calendar(calendar)
+    assert cached_calendar(calendar.digest) == calendar
+    assert missing_calendar_digests([strange]) == set()
     assert strange.next_after(utc("2026-01-01")) == utc("2026-01-01T09:00")
 
 
@@ -179,7 +179,7 @@ def test_a_schedule_that_was_not_resolved_is_not_evaluated_but_can_be_shown() ->
     with pytest.raises(InvalidSchedule) as caught:
         schedule.next_after(utc("2026-01-01"))
     assert caught.value.code == "calendar_unknown"
-    with pytest.raises(InvalidSchedule, match="has not been looked up"):
+    with pytest.raises(InvalidSchedule, match="was not looked up"):
         to_row(schedule)
     assert to_document(schedule) == {"cron": "0 9 * * *", "calendar": "de"}
     assert schedule.describe() == "At 09:00 every day (UTC), not on days off of calendar de"
@@ -187,7 +187,7 @@ def test_a_schedule_that_was_not_resolved_is_not_evaluated_but_can_be_shown() ->
 
 def test_an_unknown_name_is_refused_with_the_nearest_one() -> None:
     with pytest.raises(InvalidSchedule, match="did you mean germany") as caught:
-        resolved(cron("0 9 * * *", calendar="germny"), {"germany": GERMAN, "austria": GERMAN})
+        bind_calendar(cron("0 9 * * *", calendar="germny"), {"germany": GERMAN, "austria": GERMAN})
     assert (caught.value.code, caught.value.pointer) == ("calendar_unknown", "/calendar")
 
 
@@ -196,10 +196,10 @@ def test_resolving_binds_to_the_present_content_whatever_was_bound_before() -> N
     newer = replace(GERMAN, dates=CHRISTMAS | {date(2026, 5, 1)})
     again = heeding(old, newer)
     assert again.days_off == DaysOff(name="de", digest=newer.digest)
-    forged = parse({"cron": "0 9 * * *", "calendar": "de", "calendar_digest": "0" * 32})
+    forged = parse_schedule({"cron": "0 9 * * *", "calendar": "de", "calendar_digest": "0" * 32})
     assert heeding(forged) == old
     plain = every("1h")
-    assert resolved(plain, {}) is plain
+    assert bind_calendar(plain, {}) is plain
 
 
 @pytest.mark.parametrize("shift", [*Shift])
@@ -208,7 +208,7 @@ def test_a_schedule_with_days_off_survives_its_row_and_its_document(shift: Shift
         heeding(cron("H 9 * * *", seed="x", tz="Europe/Berlin", calendar="de", shift=shift)),
         heeding(rrule("FREQ=DAILY", start="2026-01-01T09:00", calendar="de", shift=shift)),
     ):
-        assert parse(to_document(schedule)) == schedule
+        assert parse_schedule(to_document(schedule)) == schedule
         row = to_row(schedule)
         assert row.calendar == f"{GERMAN.digest} {shift}"
         again = from_row(*row)
@@ -224,7 +224,7 @@ def test_a_calendar_by_another_name_gives_the_same_row() -> None:
 
 
 def test_a_seed_keeps_the_calendar() -> None:
-    schedule = seeded(heeding(cron("H 9 * * *", calendar="de", shift="next")), "x")
+    schedule = apply_seed(heeding(cron("H 9 * * *", calendar="de", shift="next")), "x")
     assert isinstance(schedule, Cron)
     assert schedule.days_off == DaysOff(name="de", digest=GERMAN.digest, shift=Shift.NEXT)
 
@@ -232,54 +232,55 @@ def test_a_seed_keeps_the_calendar() -> None:
 @pytest.mark.parametrize(
     ("shift", "text"),
     [
-        ("skip", "2026-12-25 is a day off in calendar de; it is left out"),
-        ("next", "2026-12-25 is a day off in calendar de; it moved to 2026-12-28"),
-        ("previous", "2026-12-25 is a day off in calendar de; it moved to 2026-12-23"),
+        ("skip", "2026-12-25 is a day off in calendar de; the occurrence is skipped"),
+        ("next", "2026-12-25 is a day off in calendar de; the occurrence moved to 2026-12-28"),
+        ("previous", "2026-12-25 is a day off in calendar de; the occurrence moved to 2026-12-23"),
     ],
 )
 def test_why_an_occurrence_was_moved(shift: str, text: str) -> None:
     schedule = heeding(cron("0 9 25 * *", tz="Europe/Berlin", calendar="de", shift=shift))
-    assert why_off(schedule, utc("2026-12-25T08:00")) == text
-    assert why_off(schedule, utc("2026-12-25T09:00")) is None
-    assert why_off(schedule, utc("2026-11-25T08:00")) is None
-    assert why_off(replace(schedule, days_off=None), utc("2026-12-25T08:00")) is None
-    assert why_off(every("1h"), utc("2026-12-25T08:00")) is None
+    assert explain_day_off(schedule, utc("2026-12-25T08:00")) == text
+    assert explain_day_off(schedule, utc("2026-12-25T09:00")) is None
+    assert explain_day_off(schedule, utc("2026-11-25T08:00")) is None
+    assert explain_day_off(replace(schedule, days_off=None), utc("2026-12-25T08:00")) is None
+    assert explain_day_off(every("1h"), utc("2026-12-25T08:00")) is None
 
 
 def test_an_occurrence_out_of_a_skipped_day_is_judged_by_that_day() -> None:
-    friday = Calendar(name="de", dates=frozenset({date(2011, 12, 30)}), weekend=frozenset())
+    friday = HolidayCalendar(name="de", dates=frozenset({date(2011, 12, 30)}), weekend=frozenset())
     schedule = heeding(cron("30 9 * * *", tz="Pacific/Apia", calendar="de"), friday)
     assert list(schedule.between(utc("2011-12-29T10:00"), utc("2011-12-31T10:00"))) == [
         utc("2011-12-29T19:30"),
         utc("2011-12-30T19:30"),
     ]
-    assert why_off(schedule, utc("2011-12-30T10:00")) == "2011-12-30 is a day off in calendar de; it is left out"
+    explained = explain_day_off(schedule, utc("2011-12-30T10:00"))
+    assert explained == "2011-12-30 is a day off in calendar de; the occurrence is skipped"
 
 
 @pytest.mark.parametrize(
     ("calendar", "says"),
     [
-        (Calendar(name="x", weekend=frozenset(range(7))), "every day is a day off"),
-        (Calendar(name="x", weekend=frozenset({7})), "a weekend has no day 7"),
+        (HolidayCalendar(name="x", weekend=frozenset(range(7))), "weekend contains all seven days"),
+        (HolidayCalendar(name="x", weekend=frozenset({7})), "weekend must contain days from 0 to 6, not 7"),
         (
-            Calendar(name="x", dates=frozenset(date(2026, 1, 1) + timedelta(days=n) for n in range(366))),
+            HolidayCalendar(name="x", dates=frozenset(date(2026, 1, 1) + timedelta(days=n) for n in range(366))),
             "no working day for 366 days",
         ),
         (
-            Calendar(name="x", dates=frozenset(date(2026, 1, 1) + timedelta(days=n) for n in range(10_001))),
-            "more than 10000",
+            HolidayCalendar(name="x", dates=frozenset(date(2026, 1, 1) + timedelta(days=n) for n in range(10_001))),
+            "the maximum is 10000",
         ),
     ],
 )
-def test_a_calendar_that_cannot_be_used_is_refused(calendar: Calendar, says: str) -> None:
+def test_a_calendar_that_cannot_be_used_is_refused(calendar: HolidayCalendar, says: str) -> None:
     with pytest.raises(InvalidInput, match=says) as caught:
-        calendar.checked()
+        calendar.validate()
     assert caught.value.code == "calendar_invalid"
 
 
 def test_a_long_rest_is_allowed() -> None:
-    rest = Calendar(name="de", dates=frozenset(date(2026, 1, 5) + timedelta(days=n) for n in range(300)))
-    assert rest.checked() is rest
+    rest = HolidayCalendar(name="de", dates=frozenset(date(2026, 1, 5) + timedelta(days=n) for n in range(300)))
+    assert rest.validate() is rest
     schedule = heeding(cron("0 9 6 1 *", calendar="de", shift="next"), rest)
     assert schedule.next_after(utc("2026-01-01")) == utc("2026-11-02T09:00")
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from bellringer.errors import InvalidSchedule
-from bellringer.schedule import Fold, Gap, cron
-from bellringer.schedule.zones import FIRST, LAST
+from bellringer.schedule import DstFold, DstGap, cron
+from bellringer.schedule.time_zones import MAX_INSTANT, MIN_INSTANT
 
 NEW_YORK = "America/New_York"
 
@@ -107,14 +107,14 @@ def test_a_rhythm_may_fire_each_time_of_day_once() -> None:
 
 def test_the_choices_are_always_resolved() -> None:
     fixed, rhythm = cron("0 0 * * *"), cron("0 * * * *", gap="next")
-    assert (fixed.gap, fixed.fold) == (Gap.NEXT, Fold.FIRST)
-    assert (rhythm.gap, rhythm.fold) == (Gap.NEXT, Fold.BOTH)
+    assert (fixed.gap, fixed.fold) == (DstGap.NEXT, DstFold.FIRST)
+    assert (rhythm.gap, rhythm.fold) == (DstGap.NEXT, DstFold.BOTH)
 
 
 def test_an_unknown_choice_for_clock_changes_is_refused() -> None:
-    with pytest.raises(InvalidSchedule, match="'sometimes' is not known; use one of next, skip"):
+    with pytest.raises(InvalidSchedule, match="must be one of next, skip, not 'sometimes'"):
         cron("0 0 * * *", gap="sometimes")
-    with pytest.raises(InvalidSchedule, match="'last' is not known; use one of first, second, both"):
+    with pytest.raises(InvalidSchedule, match="must be one of first, second, both, not 'last'"):
         cron("0 0 * * *", fold="last")
 
 
@@ -182,8 +182,8 @@ def test_beyond_what_can_be_computed_there_is_nothing() -> None:
     assert latest == utc("9998-12-31T23:59:59")
     first = schedule.next_after(utc("0001-01-01"))
     assert first is not None
-    assert int(first.timestamp()) == FIRST
-    assert int(latest.timestamp()) == LAST
+    assert int(first.timestamp()) == MIN_INSTANT
+    assert int(latest.timestamp()) == MAX_INSTANT
 
 
 def test_long_spans_are_counted_not_walked() -> None:

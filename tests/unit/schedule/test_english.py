@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from bellringer.schedule import Schedule, at, cron, delay, every
@@ -38,10 +40,33 @@ from bellringer.schedule import Schedule, at, cron, delay, every
         ("0 0 */2 * MON", "At 00:00 on every 2nd day of every month, if also on Monday (UTC)"),
         ("0 0 * */4 *", "At 00:00 every day in January, May and September (UTC)"),
         ("* * * * MON", "Every minute on Monday (UTC)"),
+        ("0 0 1,* * MON", "At 00:00 every day (UTC)"),
+        ("0 0 13 * 1,*,4", "At 00:00 every day (UTC)"),
+        ("0 0 1,* 6 MON", "At 00:00 every day in June (UTC)"),
+        ("*/5 * 13 * 1,*", "Every 5 minutes"),
+        ("0 0 *,1 * MON", "At 00:00 on Monday (UTC)"),
+        ("0 0 13 * *,4", "At 00:00 on the 13th of every month (UTC)"),
+        ("0 0 1,* * *", "At 00:00 every day (UTC)"),
     ],
 )
 def test_a_cron_expression_reads(expression: str, text: str) -> None:
     assert cron(expression).describe() == text
+
+
+DAYS = ["*", "*/2", "13", "1,*", "*,1", "*/2,*", "1-31", "L,*"]
+WEEKDAYS = ["*", "*/2", "MON", "1,*", "*,1", "1,*,4", "0-6", "FRIL,*"]
+
+
+@pytest.mark.parametrize("weekday", WEEKDAYS)
+@pytest.mark.parametrize("day", DAYS)
+def test_a_description_says_every_day_only_if_it_fires_every_day(day: str, weekday: str) -> None:
+    schedule = cron(f"0 0 {day} * {weekday}")
+    fires = schedule.count_between(datetime(2026, 1, 1, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC))
+    text = schedule.describe()
+    if "every day" in text:
+        assert fires == 365
+    elif not any(words in text for words in ("1st to the 31st", "Sunday to Saturday")):
+        assert fires < 365
 
 
 @pytest.mark.parametrize(

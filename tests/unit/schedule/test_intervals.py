@@ -77,7 +77,7 @@ def test_a_delay_is_more_than_nothing_and_at_most_a_year(value: str | float) -> 
 
 
 @pytest.mark.parametrize("value", ["5", "PT-5S", "-5s", "soon", "", None, True, [1]])
-def test_what_is_no_length_of_time_is_refused_as_a_schedule(value: object) -> None:
+def test_an_invalid_duration_is_refused_as_a_schedule(value: object) -> None:
     for make in (every, delay):
         with pytest.raises(InvalidSchedule) as caught:
             make(value)  # type: ignore[arg-type]

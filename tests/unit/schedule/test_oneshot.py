@@ -31,7 +31,7 @@ def test_an_instant_may_be_written_in_many_ways(value: datetime | str) -> None:
 
 @pytest.mark.parametrize("value", [NINE.replace(tzinfo=None), "2026-12-01T09:00:00"])
 def test_an_instant_without_its_offset_is_refused(value: datetime | str) -> None:
-    with pytest.raises(InvalidSchedule, match="add Z or an offset") as caught:
+    with pytest.raises(InvalidSchedule, match="add Z, or an offset") as caught:
         at(value)
     assert caught.value.code == "offset_required"
 
@@ -58,7 +58,7 @@ def test_an_instant_without_its_offset_is_refused(value: datetime | str) -> None
         1_764_579_600,
     ],
 )
-def test_what_is_no_instant_is_refused(value: object) -> None:
+def test_an_invalid_instant_is_refused(value: object) -> None:
     with pytest.raises(InvalidSchedule) as caught:
         at(value)  # type: ignore[arg-type]
     assert caught.value.code == "datetime_invalid"

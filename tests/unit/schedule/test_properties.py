@@ -13,9 +13,9 @@ from bellringer.errors import InvalidSchedule
 from bellringer.schedule import (
     Cron,
     Delay,
+    DstFold,
+    DstGap,
     Every,
-    Fold,
-    Gap,
     Rrule,
     Schedule,
     at,
@@ -23,8 +23,8 @@ from bellringer.schedule import (
     delay,
     every,
     from_row,
-    parse,
-    preview,
+    next_fires,
+    parse_schedule,
     rrule,
     to_document,
     to_row,
@@ -54,7 +54,7 @@ def refusal_of(make: Callable[[], object]) -> InvalidSchedule | None:
     return None
 
 
-def make_cron(fields: tuple[str, ...], tz: str, gap: Gap | None, fold: Fold | None) -> Cron:
+def make_cron(fields: tuple[str, ...], tz: str, gap: DstGap | None, fold: DstFold | None) -> Cron:
     try:
         return cron(" ".join(fields), tz=tz, seconds=True, gap=gap, fold=fold)
     except InvalidSchedule:
@@ -73,8 +73,8 @@ crons = st.builds(
         field(0, 6, "MON-FRI", "SUN#1", "FRIL"),
     ),
     st.sampled_from(ZONES),
-    st.sampled_from([None, *Gap]),
-    st.sampled_from([None, *Fold]),
+    st.sampled_from([None, *DstGap]),
+    st.sampled_from([None, *DstFold]),
 )
 rules = st.builds(
     lambda rule, start, tz, gap, fold: rrule(rule, start=start, tz=tz, gap=gap, fold=fold),
@@ -90,8 +90,8 @@ rules = st.builds(
     ),
     st.sampled_from(["2023-11-05T01:30", "2020-02-29T02:30", "1999-12-31T23:59:59"]),
     st.sampled_from(ZONES),
-    st.sampled_from([None, *Gap]),
-    st.sampled_from([None, *Fold]),
+    st.sampled_from([None, *DstGap]),
+    st.sampled_from([None, *DstFold]),
 )
 seconds = st.integers(1, 40 * 86_400)
 everies = st.builds(lambda length, shift: every(length, offset=shift), seconds, seconds)
@@ -172,7 +172,7 @@ def test_a_schedule_survives_every_transport(schedule: Schedule) -> None:
     row = to_row(schedule)
     assert from_row(*row) == schedule
     assert to_row(from_row(*row)) == row
-    assert parse(to_document(schedule)) == schedule
+    assert parse_schedule(to_document(schedule)) == schedule
 
 
 @quick
@@ -181,7 +181,7 @@ def test_every_schedule_can_be_described_and_previewed(schedule: Schedule, t: da
     text = schedule.describe()
     assert text[0].isupper() or text[0].isdigit()
     assert "  " not in text
-    assert all(fire.at == fire.local and fire.at > t for fire in preview(schedule, t, 3))
+    assert all(fire.at == fire.local and fire.at > t for fire in next_fires(schedule, t, 3))
 
 
 cron_like = st.text(st.sampled_from("0123456789*,/-#?LWHR @MONFRIJANmonfri:()\t٣é"), max_size=40)
@@ -213,6 +213,6 @@ keys = st.sampled_from(
 @settings(max_examples=250, deadline=None)
 @given(st.one_of(st.dictionaries(keys, json_values, max_size=3), json_values))
 def test_any_document_is_a_schedule_or_a_refusal_with_a_code_and_a_pointer(document: object) -> None:
-    refusal = refusal_of(lambda: parse(document))  # type: ignore[arg-type]
+    refusal = refusal_of(lambda: parse_schedule(document))  # type: ignore[arg-type]
     assert refusal is None or refusal.code
     assert refusal is None or refusal.pointer.startswith("/schedule")

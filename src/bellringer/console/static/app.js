@@ -1,16 +1,16 @@
-// The frame around every page: the rail, the bar above, and which page an address means.
+// The frame around every page: navigation, top bar, and routing from paths to page modules.
 import { html, render, signal, useEffect } from "./lib/html.js";
-import { caller, locked, whoami } from "./lib/api.js";
-import { PAGES, sheet, useKeys } from "./lib/keys.js";
-import { key, rail, shortcuts, theme, zone } from "./lib/kept.js";
-import { address, place } from "./lib/place.js";
+import { caller, loginRequired, whoami } from "./lib/api.js";
+import { PAGES, listShortcuts, useShortcuts } from "./lib/shortcuts.js";
+import { key, rail, shortcuts, theme, zone } from "./lib/preferences.js";
+import { address, route } from "./lib/router.js";
 import { state as live, toggle } from "./lib/live.js";
-import { Dialogs, Notices, show } from "./parts/dialog.js";
-import { Link, Trouble } from "./parts/basics.js";
+import { Dialogs, Notices, openDialog } from "./parts/dialog.js";
+import { ErrorMessage } from "./parts/elements.js";
 import { Login } from "./pages/login.js";
 import { Palette, openPalette } from "./parts/palette.js";
 
-// path → module; each exports `default`, a component that gets {parts}. A page is read when it is first opened.
+// Path → module in pages/. Its default export is a component with the prop `parts`. Modules are imported on first use.
 const ROUTES = [
   ["", "overview"],
   ["jobs", "jobs"],
@@ -21,7 +21,7 @@ const ROUTES = [
   ["runs", "runs"],
   ["runs/:id", "run"],
   ["operations/:id", "operation"],
-  ["dead-letters", "dead"],
+  ["dead-letters", "dead_letters"],
   ["calendar", "calendar"],
   ["workers", "workers"],
   ["cluster", "cluster"],
@@ -32,7 +32,7 @@ const ROUTES = [
 const GROUPS = { Work: ["o", "j", "f", "r", "d", "c"], System: ["w", "k"], Admin: ["t", "a", "s"] };
 const ICONS = { o: "◎", j: "▤", f: "⎇", r: "▶", d: "✕", c: "▦", w: "⚙", k: "⬡", t: "⌂", a: "≡", s: "☰" };
 
-function match(path) {
+function matchRoute(path) {
   const given = path.split("/");
   for (const [template, module] of ROUTES) {
     const wanted = template.split("/");
@@ -40,7 +40,7 @@ function match(path) {
     const parts = {};
     if (wanted.every((one, n) => (one.startsWith(":") ? (parts[one.slice(1)] = decodeURIComponent(given[n])) : one === given[n]))) return { module, parts };
   }
-  return { module: "missing", parts: {} };
+  return { module: "not_found", parts: {} };
 }
 
 const loaded = signal({});
@@ -57,17 +57,17 @@ async function load(module) {
 }
 
 function Page() {
-  const { module, parts } = match(place.value.path);
+  const { module, parts } = matchRoute(route.value.path);
   const Found = loaded.value[module];
   useEffect(() => {
     if (!loaded.peek()[module]) load(module);
   }, [module]);
-  if (broken.value) return html`<${Trouble} error=${broken.value} again=${() => load(module)} />`;
-  return Found ? html`<${Found} key=${place.value.path} parts=${parts} />` : html`<p class="loading" aria-busy="true">Reading …</p>`;
+  if (broken.value) return html`<${ErrorMessage} error=${broken.value} reload=${() => load(module)} />`;
+  return Found ? html`<${Found} key=${route.value.path} parts=${parts} />` : html`<p class="loading" aria-busy="true">Loading …</p>`;
 }
 
 function Rail() {
-  const at = place.value.path.split("/")[0];
+  const at = route.value.path.split("/")[0];
   return html`<nav class="rail" aria-label="pages">
     <a class="brand" href=${address("")} aria-label="Bellringer, overview"><img src="static/icon.svg" alt="" width="20" height="20" /> <span class="word">Bellringer</span></a>
     ${Object.entries(GROUPS).map(([group, letters]) => html`<div class="group"><h2>${group}</h2><ul>
@@ -75,7 +75,7 @@ function Rail() {
         const [path, name] = PAGES[letter];
         return html`<li><a href=${address(path)} aria-current=${at === path ? "page" : undefined} title=${`${name} (g ${letter})`}><span aria-hidden="true">${ICONS[letter]}</span> <span class="word">${name}</span></a></li>`;
       })}</ul></div>`)}
-    <button type="button" class="quiet fold" aria-expanded=${rail.value === "wide"} onClick=${() => (rail.value = rail.value === "wide" ? "narrow" : "wide")}><span aria-hidden="true">${rail.value === "wide" ? "«" : "»"}</span> <span class="word">Fold</span><span class="unseen"> the menu</span></button>
+    <button type="button" class="quiet fold" aria-expanded=${rail.value === "wide"} onClick=${() => (rail.value = rail.value === "wide" ? "narrow" : "wide")}><span aria-hidden="true">${rail.value === "wide" ? "«" : "»"}</span> <span class="word">Collapse</span><span class="unseen"> the menu</span></button>
   </nav>`;
 }
 
@@ -86,40 +86,40 @@ function Bar() {
   const [icon, word] = LIVE[live.value];
   const who = caller.value;
   return html`<header class="bar">
-    <button type="button" class="find" onClick=${openPalette}>Search or do … <kbd>Ctrl K</kbd></button>
+    <button type="button" class="find" onClick=${openPalette}>Search or jump to … <kbd>Ctrl K</kbd></button>
     <span class="gap"></span>
-    <button type="button" class="quiet" title="what happens is shown as it happens (.)" aria-pressed=${live.value !== "paused"} onClick=${toggle}><span aria-hidden="true">${icon}</span> ${word}</button>
-    <button type="button" class="quiet" title="in which zone times are shown (z)" onClick=${() => cycle(zone, ["local", "utc", "job"])}>${{ local: "Local time", utc: "UTC", job: "Job's zone" }[zone.value]}</button>
-    <button type="button" class="quiet" title="light or dark (t)" onClick=${() => cycle(theme, ["system", "light", "dark"])}>${{ system: "System theme", light: "Light", dark: "Dark" }[theme.value]}</button>
+    <button type="button" class="quiet" title="Turn live updates on or off (.)" aria-pressed=${live.value !== "paused"} onClick=${toggle}><span aria-hidden="true">${icon}</span> ${word}</button>
+    <button type="button" class="quiet" title="Time zone of displayed times (z)" onClick=${() => cycle(zone, ["local", "utc", "job"])}>${{ local: "Local time", utc: "UTC", job: "Job's time zone" }[zone.value]}</button>
+    <button type="button" class="quiet" title="Switch theme (t)" onClick=${() => cycle(theme, ["system", "light", "dark"])}>${{ system: "System theme", light: "Light", dark: "Dark" }[theme.value]}</button>
     ${who && html`<span class="who" title=${`${who.role} in ${who.tenant}`}>${who.name ?? who.actor ?? who.who ?? "you"} · ${who.tenant}</span>`}
     ${key.value && html`<button type="button" class="quiet" onClick=${() => { key.value = null; location.reload(); }}>Log out</button>`}
   </header>`;
 }
 
 function Help() {
-  const groups = Map.groupBy ? Map.groupBy(sheet(), (entry) => entry.group) : new Map([["Keys", sheet()]]);
+  const groups = Map.groupBy ? Map.groupBy(listShortcuts(), (entry) => entry.group) : new Map([["Shortcuts", listShortcuts()]]);
   return html`<div class="sheet">
     ${[...groups].map(([group, entries]) => html`<h3>${group}</h3><dl class="facts">${entries.map((entry) => html`<div><dt>${entry.name.split(" ").map((one) => html`<kbd>${one}</kbd> `)}</dt><dd>${entry.what}</dd></div>`)}</dl>`)}
-    <label><input type="checkbox" checked=${shortcuts.value === "on"} onChange=${() => (shortcuts.value = shortcuts.value === "on" ? "off" : "on")} /> keys of one letter do something</label>
+    <label><input type="checkbox" checked=${shortcuts.value === "on"} onChange=${() => (shortcuts.value = shortcuts.value === "on" ? "off" : "on")} /> Enable single-key shortcuts</label>
     <div class="actions"><button type="button" autofocus onClick=${() => document.querySelector("dialog[open]")?.dispatchEvent(new Event("cancel"))}>Close</button></div>
   </div>`;
 }
 
 function App() {
   useEffect(() => void whoami().catch(() => {}), [key.value]);
-  useKeys(
+  useShortcuts(
     {
-      "?": ["show the keys", () => show("Keys", Help)],
-      ".": ["live or paused", toggle],
-      z: ["change the zone of times", () => cycle(zone, ["local", "utc", "job"])],
-      t: ["light or dark", () => cycle(theme, ["system", "light", "dark"])],
-      "Mod+K": ["search or do", openPalette],
+      "?": ["show keyboard shortcuts", () => openDialog("Keyboard shortcuts", Help)],
+      ".": ["turn live updates on or off", toggle],
+      z: ["switch the time zone", () => cycle(zone, ["local", "utc", "job"])],
+      t: ["switch the theme", () => cycle(theme, ["system", "light", "dark"])],
+      "Mod+K": ["search or jump to", openPalette],
     },
     "Everywhere",
   );
-  if (locked.value) return html`<${Login} /><${Notices} />`;
+  if (loginRequired.value) return html`<${Login} /><${Notices} />`;
   return html`<div class="frame" data-rail=${rail.value}>
-    <a class="skip" href="#main">Skip to the page</a>
+    <a class="skip" href="#main">Skip to content</a>
     <${Rail} />
     <div class="side"><${Bar} /><main id="main" tabindex="-1"><${Page} /></main></div>
     <${Palette} /><${Dialogs} /><${Notices} />

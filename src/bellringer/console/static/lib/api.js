@@ -1,22 +1,22 @@
-// The public API, and nothing beside it: whatever the console can do, a program can do too.
-import { key, tenant } from "./kept.js";
+// Client for the public REST API. The console uses no other interface.
+import { key, tenant } from "./preferences.js";
 import { read, write } from "./json.js";
 import { signal } from "./html.js";
 
 export const ROOT = new URL("../api/v1/", document.baseURI);
-export const locked = signal(false); // somebody has to log in
-export const caller = signal(null); // who asks, as the server sees it
+export const loginRequired = signal(false); // the last request was not authenticated: show the login page
+export const caller = signal(null); // the response of GET whoami
 
-/** An answer that says what is wrong, as RFC 9457 has it. */
+/** An error response: a problem document according to RFC 9457. */
 export class Problem extends Error {
   constructor(status, body) {
-    super(body.title ?? `the server answered ${status}`);
+    super(body.title ?? `the server responded with status ${status}`);
     Object.assign(this, { status, code: body.code ?? "", detail: body.detail ?? "", hint: body.hint ?? "", errors: body.errors ?? [], body });
   }
 }
 
-export function headers(more = {}) {
-  const all = { Accept: "application/json", ...more };
+export function headers(extraHeaders = {}) {
+  const all = { Accept: "application/json", ...extraHeaders };
   if (key.peek()) all.Authorization = `Bearer ${key.peek()}`;
   if (tenant.peek()) all["X-Tenant"] ??= tenant.peek();
   return all;
@@ -30,38 +30,38 @@ export function url(path, terms = {}) {
   return to;
 }
 
-/** Ask; answers {data, etag, headers}. A POST carries a key of its own, so that asking twice does it once. */
-export async function ask(method, path, { terms, body, etag, signal: stop, more = {} } = {}) {
-  const sent = { ...more };
-  if (body !== undefined) sent["Content-Type"] = method === "PATCH" ? "application/merge-patch+json" : "application/json";
-  if (etag) sent["If-Match"] = etag;
-  if (method === "POST") sent["Idempotency-Key"] = crypto.randomUUID?.() ?? String(Math.random()).slice(2);
-  let answer;
+/** Sends a request and returns {data, etag, headers, status}. A POST carries a random Idempotency-Key, so a retry by the browser has no second effect. */
+export async function request(method, path, { terms, body, etag, signal: stop, extraHeaders = {} } = {}) {
+  const requestHeaders = { ...extraHeaders };
+  if (body !== undefined) requestHeaders["Content-Type"] = method === "PATCH" ? "application/merge-patch+json" : "application/json";
+  if (etag) requestHeaders["If-Match"] = etag;
+  if (method === "POST") requestHeaders["Idempotency-Key"] = crypto.randomUUID?.() ?? String(Math.random()).slice(2);
+  let response;
   try {
-    answer = await fetch(url(path, terms), { method, headers: headers(sent), body: body === undefined ? undefined : write(body), signal: stop, cache: "no-store" });
+    response = await fetch(url(path, terms), { method, headers: headers(requestHeaders), body: body === undefined ? undefined : write(body), signal: stop, cache: "no-store" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem(0, { title: "the server does not answer", hint: "is it running? is this machine on the network?" });
+    throw new Problem(0, { title: "the server does not respond", hint: "Check that it is running and that this machine has a network connection." });
   }
-  const text = await answer.text();
-  const data = text && (answer.headers.get("content-type") ?? "").includes("json") ? read(text) : text;
-  if (answer.status === 401) locked.value = true;
-  if (!answer.ok) throw new Problem(answer.status, typeof data === "object" ? data : { title: data || answer.statusText });
-  return { data, etag: answer.headers.get("etag"), headers: answer.headers, status: answer.status };
+  const text = await response.text();
+  const data = text && (response.headers.get("content-type") ?? "").includes("json") ? read(text) : text;
+  if (response.status === 401) loginRequired.value = true;
+  if (!response.ok) throw new Problem(response.status, typeof data === "object" ? data : { title: data || response.statusText });
+  return { data, etag: response.headers.get("etag"), headers: response.headers, status: response.status };
 }
 
-export const get = async (path, terms, stop) => (await ask("GET", path, { terms, signal: stop })).data;
-export const post = async (path, body, terms) => (await ask("POST", path, { body, terms })).data;
+export const get = async (path, terms, stop) => (await request("GET", path, { terms, signal: stop })).data;
+export const post = async (path, body, terms) => (await request("POST", path, { body, terms })).data;
 
-/** A part of a path: names may hold anything. */
+/** Encodes one segment of a path; names may contain any character. */
 export const part = (text) => encodeURIComponent(text);
 
 export async function whoami() {
   caller.value = await get("whoami");
-  locked.value = false;
+  loginRequired.value = false;
   return caller.value;
 }
 
-const RANKS = ["viewer", "operator", "editor", "admin"];
-/** Whether the caller may do this; the server decides all the same. */
-export const may = (role) => RANKS.indexOf(caller.value?.role ?? "viewer") >= RANKS.indexOf(role);
+const ROLES = ["viewer", "operator", "editor", "admin"];
+/** Whether the caller has at least this role. Only for display: the server checks every request. */
+export const may = (role) => ROLES.indexOf(caller.value?.role ?? "viewer") >= ROLES.indexOf(role);

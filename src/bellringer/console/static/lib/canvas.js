@@ -1,20 +1,20 @@
-// A picture larger than its frame: moved and zoomed by pointer, wheel and keys. To move it touches one attribute; what is drawn is asked for anew
-// only when other parts of it come in sight.
+// Panning and zooming of a drawing that is larger than its frame, by pointer, wheel and keyboard. Moving sets one attribute; the drawing is
+// rendered again only when other tiles become visible.
 import { BOX } from "./layout.js";
 
 const ZOOMS = [0.02, 2];
-const NEAR = 0.45; // below this zoom no text could be read
-const WHOLE = 0.6; // what would be smaller is not shown whole at first
-const BEGIN = 0.8; // the zoom of what is not
-const TILE = 400; // pixels: steps in which what is in sight is told
+const MIN_TEXT_ZOOM = 0.45; // below this zoom text is not readable
+const MIN_FIT_ZOOM = 0.6; // initially, the whole drawing is shown only at this zoom or above
+const START_ZOOM = 0.8; // initial zoom of a drawing that does not fit
+const TILE_PIXELS = 400; // pixels: granularity of the visible area
 export const MARGIN = 24;
 
 const bounded = (k) => Math.min(Math.max(k, ZOOMS[0]), ZOOMS[1]);
 
-/** frame, stage: refs of the svg, and of the group in it that moves; see(next): hears what is in sight, {x, y, right, bottom, near}. */
+/** frame, stage: refs to the svg and to the group in it that moves. see(area): called with the visible area {x, y, right, bottom, near} when it changes. */
 export class Canvas {
-  plan = null; // what `layout` answered
-  isDragged = false; // a press that moved the picture is no click
+  plan = null; // the result of `layout`
+  isDragged = false; // a press that moved the drawing is not a click
   #view = { x: 0, y: 0, k: 1 };
   #pointers = new Map();
   #isOver = false;
@@ -25,7 +25,7 @@ export class Canvas {
     Object.assign(this, { frame, stage, see });
   }
 
-  /** Somebody points at it: it must not move by itself. */
+  /** The user is pointing at the drawing, so it must not move on its own. */
   get isHeld() {
     return this.#isOver || this.#pointers.size > 0;
   }
@@ -37,18 +37,18 @@ export class Canvas {
   #move(x, y, k) {
     this.#view = { x, y, k };
     this.stage.current?.setAttribute("transform", `translate(${x} ${y}) scale(${k})`);
-    this.#due ||= requestAnimationFrame(() => this.#tell());
+    this.#due ||= requestAnimationFrame(() => this.#reportView());
   }
 
-  #tell() {
+  #reportView() {
     this.#due = 0;
     if (!this.frame.current) return;
     const { width, height } = this.#size;
     const { x, y, k } = this.#view;
-    const tile = TILE / k;
+    const tile = TILE_PIXELS / k;
     const from = (value) => (Math.floor(value / tile) - 1) * tile;
     const to = (value) => (Math.ceil(value / tile) + 1) * tile;
-    const next = { x: from(-x / k), y: from(-y / k), right: to((width - x) / k), bottom: to((height - y) / k), near: k >= NEAR };
+    const next = { x: from(-x / k), y: from(-y / k), right: to((width - x) / k), bottom: to((height - y) / k), near: k >= MIN_TEXT_ZOOM };
     if (this.#seen && Object.keys(next).every((name) => this.#seen[name] === next[name])) return;
     this.#seen = next;
     this.see(next);
@@ -59,7 +59,7 @@ export class Canvas {
     this.#move(x + dx, y + dy, k);
   }
 
-  /** at: the place in the frame that stays where it is; without one, its middle. */
+  /** at: the point of the frame that keeps its position; default: the center. */
   zoom(by, at = { x: this.#size.width / 2, y: this.#size.height / 2 }) {
     const { x, y, k } = this.#view;
     const to = bounded(k * by);
@@ -77,17 +77,17 @@ export class Canvas {
     this.#move((width - this.plan.width * k) / 2, (height - this.plan.height * k) / 2, k);
   }
 
-  /** The first look: all of it, if it can be read then; else where the box `name` is, and from the start if that is in sight too. */
+  /** Initial view: the whole drawing if it is readable then, otherwise the part around the box `name`. */
   begin(name) {
     const box = this.plan.boxes.get(name);
-    if (!box || this.#whole >= WHOLE) return this.fit();
+    if (!box || this.#whole >= MIN_FIT_ZOOM) return this.fit();
     const { width, height } = this.#size;
-    const centred = (frame, whole, middle) => (whole * BEGIN <= frame - 2 * MARGIN ? (frame - whole * BEGIN) / 2 : Math.min(MARGIN, frame / 2 - middle * BEGIN));
-    return this.#move(centred(width, this.plan.width, box.x + BOX.width / 2), centred(height, this.plan.height, box.y + BOX.height / 2), BEGIN);
+    const centred = (frame, whole, middle) => (whole * START_ZOOM <= frame - 2 * MARGIN ? (frame - whole * START_ZOOM) / 2 : Math.min(MARGIN, frame / 2 - middle * START_ZOOM));
+    return this.#move(centred(width, this.plan.width, box.x + BOX.width / 2), centred(height, this.plan.height, box.y + BOX.height / 2), START_ZOOM);
   }
 
-  /** Boxes in the middle, near enough to be read. */
-  show(names, k = Math.max(this.#view.k, WHOLE)) {
+  /** Centers these boxes at a readable zoom. */
+  show(names, k = Math.max(this.#view.k, MIN_FIT_ZOOM)) {
     const boxes = names.map((name) => this.plan.boxes.get(name)).filter(Boolean);
     if (!boxes.length) return;
     const { width, height } = this.#size;
@@ -95,7 +95,7 @@ export class Canvas {
     this.#move(width / 2 - middle("x", BOX.width) * k, height / 2 - middle("y", BOX.height) * k, k);
   }
 
-  /** Moves only if the box is out of sight. */
+  /** Centers the box if it is not visible. */
   reveal(name) {
     const box = this.plan.boxes.get(name);
     const { width, height } = this.#size;
@@ -104,10 +104,10 @@ export class Canvas {
     if (left < 0 || top < 0 || left + BOX.width * k > width || top + BOX.height * k > height) this.show([name], k);
   }
 
-  /** Pointers move it, two of them zoom it. The wheel zooms it with Ctrl, or once it has the focus; else the page scrolls as ever. */
+  /** One pointer pans, two pointers zoom. The wheel zooms with Ctrl or when the drawing has the focus; otherwise it scrolls the page. */
   listen() {
     const svg = this.frame.current;
-    const acts = {
+    const handlers = {
       wheel: (event) => this.#wheel(svg, event),
       pointerdown: (event) => this.#press(event),
       pointermove: (event) => this.#drag(svg, event),
@@ -116,13 +116,13 @@ export class Canvas {
       pointerenter: () => (this.#isOver = true),
       pointerleave: () => (this.#isOver = false),
     };
-    for (const [name, act] of Object.entries(acts)) svg.addEventListener(name, act, { passive: false });
-    const resized = new ResizeObserver(() => this.#tell());
+    for (const [name, handler] of Object.entries(handlers)) svg.addEventListener(name, handler, { passive: false });
+    const resized = new ResizeObserver(() => this.#reportView());
     resized.observe(svg);
     return () => {
       resized.disconnect();
       cancelAnimationFrame(this.#due);
-      for (const [name, act] of Object.entries(acts)) svg.removeEventListener(name, act);
+      for (const [name, handler] of Object.entries(handlers)) svg.removeEventListener(name, handler);
     };
   }
 
@@ -145,7 +145,7 @@ export class Canvas {
 
   #release(event) {
     this.#pointers.delete(event.pointerId);
-    setTimeout(() => (this.isDragged = false)); // after the click that follows
+    setTimeout(() => (this.isDragged = false)); // after the click event that follows
   }
 
   get #spread() {

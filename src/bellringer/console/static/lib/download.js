@@ -1,11 +1,11 @@
-// A file from the API. A link alone could not say who asks.
-import { Problem, headers, locked, url } from "./api.js";
+// Downloads a file from the API. A plain link cannot send the Authorization header.
+import { Problem, headers, loginRequired, url } from "./api.js";
 
 export async function download(path, terms, name) {
-  const answer = await fetch(url(path, terms), { headers: headers({ Accept: "*/*" }), cache: "no-store" });
-  if (answer.status === 401) locked.value = true;
-  if (!answer.ok) throw new Problem(answer.status, await answer.json().catch(() => ({})));
-  const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(await answer.blob()), download: name });
+  const response = await fetch(url(path, terms), { headers: headers({ Accept: "*/*" }), cache: "no-store" });
+  if (response.status === 401) loginRequired.value = true;
+  if (!response.ok) throw new Problem(response.status, await response.json().catch(() => ({})));
+  const link = Object.assign(document.createElement("a"), { href: URL.createObjectURL(await response.blob()), download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }

@@ -1,4 +1,4 @@
-// The one place that knows by what pages are drawn.
+// The only module that imports the rendering libraries.
 import { Fragment, h, render } from "../vendor/preact.js";
 import htm from "../vendor/htm.js";
 

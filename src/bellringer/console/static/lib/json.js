@@ -1,4 +1,4 @@
-// JSON as it was sent: integers too large for a number stay exact, as BigInt.
+// JSON without loss: integers that are too large for a number are read and written as BigInt.
 const WHOLE = /^-?\d+$/;
 
 export function read(text) {

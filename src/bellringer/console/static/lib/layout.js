@@ -1,24 +1,24 @@
-// Where the boxes of a graph stand: in layers by the longest way that leads to them, with few crossings, each near those that it is tied to.
+// Layered graph layout: nodes are placed in layers by their longest path, ordered to reduce crossings, and aligned with their neighbors.
 export const BOX = { width: 204, height: 54 };
-const BETWEEN = { layers: 64, worded: 120, boxes: 18, threads: 12 };
-const SWEEPS = 8; // over all layers, to find an order with fewer crossings
-const MOST_THREADS = 6000; // a graph with more goes without: its long edges pass below boxes
+const SPACING = { layers: 64, worded: 120, boxes: 18, threads: 12 };
+const SWEEPS = 8; // passes over all layers to reduce crossings
+const MAX_DUMMY_CELLS = 6000; // above this number, long edges are drawn straight and may pass below boxes
 
 /**
- * nodes: [{name}], those before others first; edges: [{from, to, is}]; direction: lr or tb.
- * Answers {boxes: Map of name → {x, y, layer, at}, lines: [{edge, d, tip, end, frame}], width, height}.
+ * nodes: [{name}] in topological order; edges: [{from, to, is}]; direction: lr or tb.
+ * Returns {boxes: Map of name → {x, y, layer, at}, lines: [{edge, d, tip, end, frame}], width, height}.
  */
 export function layout(nodes, edges, direction = "lr") {
   const isAcross = direction === "lr";
   const [length, breadth] = isAcross ? [BOX.width, BOX.height] : [BOX.height, BOX.width];
-  const cells = ranked(nodes, edges);
+  const cells = assignLayers(nodes, edges);
   const layers = [];
   for (const cell of cells.values()) (layers[cell.layer] ??= []).push(cell);
-  const ways = threaded(cells, edges, layers);
-  untangle(layers);
-  for (const layer of layers) for (const cell of layer) cell.size = cell.name === null ? BETWEEN.threads : breadth + BETWEEN.boxes;
-  align(layers);
-  const gap = isAcross && edges.some((edge) => edge.is !== undefined) ? BETWEEN.worded : BETWEEN.layers; // room for what is written on them
+  const paths = addDummyCells(cells, edges, layers);
+  reduceCrossings(layers);
+  for (const layer of layers) for (const cell of layer) cell.size = cell.name === null ? SPACING.threads : breadth + SPACING.boxes;
+  alignLayers(layers);
+  const gap = isAcross && edges.some((edge) => edge.is !== undefined) ? SPACING.worded : SPACING.layers; // room for edge labels
   const along = (cell) => cell.layer * (length + gap);
   const first = Math.min(...layers.flat().map((cell) => cell.across - cell.size / 2), 0);
   const last = Math.max(...layers.flat().map((cell) => cell.across + cell.size / 2), 0);
@@ -28,14 +28,14 @@ export function layout(nodes, edges, direction = "lr") {
     const [x, y] = point(along(cell), cell.across);
     boxes.set(cell.name, { x: isAcross ? x : x - BOX.width / 2, y: isAcross ? y - BOX.height / 2 : y, layer: cell.layer, at: cell.at });
   }
-  const lines = ways.map(({ edge, way }) => ({ edge, ...drawn(way, along, length, point) }));
+  const lines = paths.map(({ edge, way: path }) => ({ edge, ...drawEdge(path, along, length, point) }));
   const far = layers.length * (length + gap) - gap;
   const [width, height] = isAcross ? [far, last - first] : [last - first, far];
   return { boxes, lines, width: Math.max(width, BOX.width), height: Math.max(height, BOX.height) };
 }
 
-/** Each node with its layer. Two versions laid over each other may go in a circle: then the first that is left goes first. */
-function ranked(nodes, edges) {
+/** Assigns each node to a layer. The union of two graph versions may contain a cycle; it is broken at the first remaining node. */
+function assignLayers(nodes, edges) {
   const cells = new Map(nodes.map(({ name }) => [name, { name, layer: 0, before: [], after: [], at: 0, across: 0 }]));
   const next = new Map(nodes.map(({ name }) => [name, []]));
   const open = new Map(nodes.map(({ name }) => [name, 0]));
@@ -60,24 +60,24 @@ function ranked(nodes, edges) {
   return cells;
 }
 
-/** Ties the cells to their neighbours; an edge that passes layers gets a thread in each of them, so that it passes between the boxes. */
-function threaded(cells, edges, layers) {
+/** Links cells with their neighbors. An edge across several layers gets a dummy cell in each of them, so that it is routed between the boxes. */
+function addDummyCells(cells, edges, layers) {
   const known = edges.filter(({ from, to }) => cells.has(from) && cells.has(to) && from !== to);
-  const threads = known.reduce((sum, { from, to }) => sum + Math.max(cells.get(to).layer - cells.get(from).layer - 1, 0), 0);
+  const dummies = known.reduce((sum, { from, to }) => sum + Math.max(cells.get(to).layer - cells.get(from).layer - 1, 0), 0);
   return known.map((edge) => {
     const [start, end] = [cells.get(edge.from), cells.get(edge.to)];
-    const way = [start];
-    for (let layer = start.layer + 1; layer < end.layer && threads <= MOST_THREADS; layer += 1) {
-      const thread = { name: null, layer, before: [], after: [], at: 0, across: 0 };
-      layers[layer].push(thread);
-      way.push(thread);
+    const path = [start];
+    for (let layer = start.layer + 1; layer < end.layer && dummies <= MAX_DUMMY_CELLS; layer += 1) {
+      const dummy = { name: null, layer, before: [], after: [], at: 0, across: 0 };
+      layers[layer].push(dummy);
+      path.push(dummy);
     }
-    way.push(end);
-    for (let n = 1; n < way.length; n += 1) {
-      way[n - 1].after.push(way[n]);
-      way[n].before.push(way[n - 1]);
+    path.push(end);
+    for (let n = 1; n < path.length; n += 1) {
+      path[n - 1].after.push(path[n]);
+      path[n].before.push(path[n - 1]);
     }
-    return { edge, way };
+    return { edge, way: path };
   });
 }
 
@@ -89,8 +89,8 @@ function mean(of, what) {
 
 const number = (layer) => layer.forEach((cell, n) => (cell.at = n));
 
-/** Orders each layer by where its neighbours are, there and back; the order with the fewest crossings stays. */
-function untangle(layers) {
+/** Orders each layer by the mean position of its neighbors, alternating direction, and keeps the order with the fewest crossings. */
+function reduceCrossings(layers) {
   layers.forEach(number);
   let best = layers.map((layer) => [...layer]);
   let fewest = crossings(layers);
@@ -110,7 +110,7 @@ function untangle(layers) {
   });
 }
 
-/** Pairs of edges between two layers whose ends are in another order than their starts, counted by a tree of sums. */
+/** Counts edge crossings between adjacent layers with a Fenwick tree. */
 function crossings(layers) {
   let found = 0;
   for (const layer of layers) {
@@ -126,27 +126,27 @@ function crossings(layers) {
   return found;
 }
 
-function align(layers) {
-  for (const layer of layers) settle(layer, () => 0);
+function alignLayers(layers) {
+  for (const layer of layers) placeCells(layer, () => 0);
   for (let sweep = 0; sweep < SWEEPS; sweep += 1) {
     const side = sweep % 2 ? "after" : "before";
-    for (const layer of sweep % 2 ? layers.toReversed() : layers) settle(layer, (cell) => (cell[side].length ? mean(cell[side], "across") : cell.across));
+    for (const layer of sweep % 2 ? layers.toReversed() : layers) placeCells(layer, (cell) => (cell[side].length ? mean(cell[side], "across") : cell.across));
   }
   for (const layer of layers) {
-    const drawn = ({ before, after }) => mean(before, "across") * before.length + mean(after, "across") * after.length;
-    settle(layer, (cell) => (cell.before.length && cell.after.length ? drawn(cell) / (cell.before.length + cell.after.length) : cell.across));
+    const drawEdge = ({ before, after }) => mean(before, "across") * before.length + mean(after, "across") * after.length;
+    placeCells(layer, (cell) => (cell.before.length && cell.after.length ? drawEdge(cell) / (cell.before.length + cell.after.length) : cell.across));
   }
 }
 
-/** As near as can be to where each wishes to be, in their order and with room between them: those that push each other move as one block. */
-function settle(layer, wish) {
-  const blocks = []; // [the first of it, how many, the sum of their wishes], wishes less the room that those before take
+/** Places the cells of a layer as close as possible to their desired positions, keeping order and spacing. Cells that push each other move as one block. */
+function placeCells(layer, desired) {
+  const blocks = []; // [first index, number of cells, sum of desired positions minus offsets]
   const offsets = [];
   let offset = 0;
   layer.forEach((cell, n) => {
     if (n) offset += (layer[n - 1].size + cell.size) / 2;
     offsets.push(offset);
-    let [start, count, sum] = [n, 1, wish(cell) - offset];
+    let [start, count, sum] = [n, 1, desired(cell) - offset];
     for (let last = blocks.at(-1); last && last[2] / last[1] > sum / count; last = blocks.at(-1)) {
       [start, count, sum] = [last[0], last[1] + count, last[2] + sum];
       blocks.pop();
@@ -160,20 +160,20 @@ function settle(layer, wish) {
 
 const round = (value) => Math.round(value * 10) / 10;
 
-/** A line through its way: a curve from layer to layer, straight where it passes one; and the tip of its arrow. */
-function drawn(way, along, length, point) {
+/** Draws an edge: curves between layers, straight lines across them, and the arrow head. */
+function drawEdge(path, along, length, point) {
   const write = (a, c) => point(a, c).map(round).join(" ");
-  let a = along(way[0]) + length;
-  let c = way[0].across;
+  let a = along(path[0]) + length;
+  let c = path[0].across;
   const places = [point(a, c)];
   let d = `M${write(a, c)}`;
-  way.slice(1).forEach((cell, n) => {
+  path.slice(1).forEach((cell, n) => {
     const to = along(cell);
     const half = Math.max((to - a) / 2, 24);
     d += `C${write(a + half, c)} ${write(to - half, cell.across)} ${write(to, cell.across)}`;
     [a, c] = [to, cell.across];
     places.push(point(a, c));
-    if (n < way.length - 2) {
+    if (n < path.length - 2) {
       a += length;
       d += `L${write(a, c)}`;
       places.push(point(a, c));

@@ -1,12 +1,12 @@
-// What happens, as it happens: one stream a browser. One tab holds it and tells the others; paused means no requests at all.
+// Live updates: one event stream per browser. One tab holds the stream and broadcasts to the others. While paused, no requests are sent.
 import { effect, signal } from "./html.js";
-import { locked } from "./api.js";
-import { told as events } from "./sse.js";
+import { loginRequired } from "./api.js";
+import { readEvents as events } from "./sse.js";
 
 export const state = signal("connecting"); // live, polling, paused, connecting
-export const pulse = signal({}); // the last that was told: what has changed, as numbers
-const told = new BroadcastChannel("bellringer.live");
-const POLL = 5000;
+export const pulse = signal({}); // the latest change counters from the server
+const channel = new BroadcastChannel("bellringer.live");
+const POLL_MS = 5000;
 let stop = null;
 let failures = 0;
 
@@ -14,24 +14,24 @@ export function toggle() {
   state.value = state.peek() === "paused" ? "connecting" : "paused";
 }
 
-told.onmessage = ({ data }) => {
-  if (state.peek() !== "paused") hear(data, "live");
+channel.onmessage = ({ data }) => {
+  if (state.peek() !== "paused") receive(data, "live");
 };
 
-function hear(data, how) {
+function receive(data, how) {
   failures = 0;
   state.value = how;
   pulse.value = data;
 }
 
-async function follow(hold) {
-  for await (const { data } of events("pulse", {}, { signal: hold })) {
-    hear(data, "live");
-    told.postMessage(data);
+async function follow(signal) {
+  for await (const { data } of events("pulse", {}, { signal })) {
+    receive(data, "live");
+    channel.postMessage(data);
   }
 }
 
-async function hold(signal) {
+async function holdStream(signal) {
   while (!signal.aborted) {
     try {
       await follow(signal);
@@ -39,8 +39,8 @@ async function hold(signal) {
       if (signal.aborted) return;
       failures += 1;
     }
-    if (failures >= 2 && state.peek() !== "paused") hear({ ...pulse.peek(), polled: Date.now() }, "polling");
-    await new Promise((later) => setTimeout(later, failures ? POLL : 500));
+    if (failures >= 2 && state.peek() !== "paused") receive({ ...pulse.peek(), polled: Date.now() }, "polling");
+    await new Promise((later) => setTimeout(later, failures ? POLL_MS : 500));
   }
 }
 
@@ -48,8 +48,8 @@ function start() {
   if (stop) return;
   stop = new AbortController();
   const { signal } = stop;
-  if (navigator.locks) navigator.locks.request("bellringer.live", { signal }, () => hold(signal)).catch(() => {});
-  else hold(signal);
+  if (navigator.locks) navigator.locks.request("bellringer.live", { signal }, () => holdStream(signal)).catch(() => {});
+  else holdStream(signal);
 }
 
 function end() {
@@ -57,6 +57,6 @@ function end() {
   stop = null;
 }
 
-const seen = signal(!document.hidden);
-document.addEventListener("visibilitychange", () => (seen.value = !document.hidden));
-effect(() => (state.value !== "paused" && seen.value && !locked.value ? start() : end()));
+const isVisible = signal(!document.hidden);
+document.addEventListener("visibilitychange", () => (isVisible.value = !document.hidden));
+effect(() => (state.value !== "paused" && isVisible.value && !loginRequired.value ? start() : end()));

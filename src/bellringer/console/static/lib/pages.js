@@ -1,17 +1,17 @@
-// Lists, page by page. A page of a rare filter may be short, or empty, and still have a next one.
+// Reads paginated lists. With a selective filter, a page may be short or empty and still have a next one.
 import { get } from "./api.js";
 
-const LARGEST = 200; // items of one page
-const MOST = 10; // requests for one look
+const PAGE_LIMIT = 200; // items per request
+const MAX_REQUESTS = 10; // requests per call
 
-/** The first items of a list, up to so many, with the cursor behind them, and how many were looked at; the rest is as the first page told it. */
-export async function gather(path, terms, wanted, stop) {
+/** Returns up to `wanted` items of a list with the next cursor and the number of examined rows; all other fields come from the first page. */
+export async function fetchPages(path, terms, wanted, stop) {
   const items = [];
   let first;
   let cursor;
   let scanned = 0;
-  for (let asked = 0; asked < MOST && (!first || (cursor && items.length < wanted)); asked += 1) {
-    const page = await get(path, { ...terms, ...(first && { count: undefined }), limit: Math.min(wanted - items.length, LARGEST), cursor }, stop);
+  for (let requests = 0; requests < MAX_REQUESTS && (!first || (cursor && items.length < wanted)); requests += 1) {
+    const page = await get(path, { ...terms, ...(first && { count: undefined }), limit: Math.min(wanted - items.length, PAGE_LIMIT), cursor }, stop);
     first ??= page;
     items.push(...page.items);
     cursor = page.next_cursor;
@@ -20,5 +20,5 @@ export async function gather(path, terms, wanted, stop) {
   return { ...first, items, next_cursor: cursor, scanned };
 }
 
-/** A count as it is told: "10,000 or more" where not all were counted. */
-export const counted = (count) => (count ? `${count.value.toLocaleString("en")}${count.relation === "gte" ? " or more" : ""}` : "–");
+/** Formats a bounded count: "10,000 or more" if counting stopped there. */
+export const formatCount = (count) => (count ? `${count.value.toLocaleString("en")}${count.relation === "gte" ? " or more" : ""}` : "–");

@@ -1,16 +1,16 @@
-// Server-sent events by fetch: unlike EventSource it can say who asks, and it ends when it is told to.
-import { Problem, headers, locked, url } from "./api.js";
+// Server-sent events with fetch, which unlike EventSource can send the Authorization header and can be aborted.
+import { Problem, headers, loginRequired, url } from "./api.js";
 import { read } from "./json.js";
 
 const LINE = /^(id|event|data): ?(.*)$/;
 
-/** What a stream tells, one by one, as {id, event, data}. `last`: the id after which to go on. It is over when the server ends it. */
-export async function* told(path, terms, { signal, last } = {}) {
-  const more = { Accept: "text/event-stream", ...(last && { "Last-Event-ID": String(last) }) };
-  const answer = await fetch(url(path, terms), { headers: headers(more), signal, cache: "no-store" });
-  if (answer.status === 401) locked.value = true;
-  if (!answer.ok) throw new Problem(answer.status, await answer.json().catch(() => ({})));
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+/** Yields the events of a stream as {id, event, data} until the server ends it. `last`: the id after which to resume. */
+export async function* readEvents(path, terms, { signal, last } = {}) {
+  const extraHeaders = { Accept: "text/event-stream", ...(last && { "Last-Event-ID": String(last) }) };
+  const response = await fetch(url(path, terms), { headers: headers(extraHeaders), signal, cache: "no-store" });
+  if (response.status === 401) loginRequired.value = true;
+  if (!response.ok) throw new Problem(response.status, await response.json().catch(() => ({})));
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
     const { value, done } = await reader.read();

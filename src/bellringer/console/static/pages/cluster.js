@@ -1,73 +1,73 @@
-// The cluster: does every shard have its node, do the clocks agree, and is nothing behind.
+// Cluster: shard holders, clock skew and lag.
 import { html } from "../lib/html.js";
 import { get } from "../lib/api.js";
-import { useBeat } from "../lib/beat.js";
-import { useData } from "../lib/load.js";
-import { query } from "../lib/place.js";
-import { now, span } from "../lib/time.js";
-import { Card, CopyAs, Empty, Facts, Link, Loading, When } from "../parts/basics.js";
-import { Command } from "../parts/command.js";
+import { usePolling } from "../lib/polling.js";
+import { useData } from "../lib/page_data.js";
+import { query } from "../lib/router.js";
+import { now, formatDuration } from "../lib/time.js";
+import { Card, CopyAs, Empty, DescriptionList, Link, Loading, Time } from "../parts/elements.js";
+import { Command } from "../parts/copyable_command.js";
 import { Choice } from "../parts/filters.js";
 import { Badge, ShardStrip, letter } from "../parts/shards.js";
-import { State } from "../parts/state.js";
+import { State } from "../parts/state_badge.js";
 import { Table } from "../parts/table.js";
-import { Verdict, worst } from "../parts/verdict.js";
+import { Verdict, worst } from "../parts/health_summary.js";
 
-const BEAT = 3; // seconds: leases are renewed without a pulse
-const SILENT = 10; // seconds after which a node that says nothing has lost its leases
-const SKEWED = 1; // seconds between clocks that somebody should know of
-const LATE = 5; // seconds that a shard may be behind
+const POLL_SECONDS = 3; // lease renewals are not announced by the live stream
+const LOST_AFTER_SECONDS = 10; // seconds without a heartbeat after which a node has lost its leases
+const MAX_SKEW_SECONDS = 1; // seconds of clock skew that are worth a warning
+const LATE_AFTER_SECONDS = 5; // seconds that a shard may be late
 
 const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
-/** The same length of time, with its direction. */
-const signed = (seconds) => `${seconds < 0 ? "−" : "+"}${span(Math.abs(seconds))}`;
+/** Formats a duration with its sign. */
+const signed = (seconds) => `${seconds < 0 ? "−" : "+"}${formatDuration(Math.abs(seconds))}`;
 
 function readCluster(stop) {
-  const none = (error) => (error.name === "AbortError" ? Promise.reject(error) : null); // the rest is worth showing without it
+  const none = (error) => (error.name === "AbortError" ? Promise.reject(error) : null); // show the rest without it
   return Promise.all([get("cluster", {}, stop), get("cluster/tz-moves", { limit: 20 }, stop).catch(none),
     get("version", {}, stop).catch(none)]).then(([cluster, tz, version]) => ({ ...cluster, tz, version }));
 }
 
 export default function Cluster() {
   const found = useData(readCluster, []);
-  useBeat(found, BEAT);
+  usePolling(found, POLL_SECONDS);
   return html`<header class="head"><h1>Cluster</h1><span class="gap"></span><${CopyAs} cli="bellringer cluster status" path="cluster" /></header>
     <${Loading} of=${found}>${(data) => {
       const places = new Map(data.nodes.map((node, place) => [node.node_id, place]));
-      return html`<${Judged} data=${data} /><${Nodes} nodes=${data.nodes} places=${places} leases=${data.leases} />
+      return html`<${Summary} data=${data} /><${Nodes} nodes=${data.nodes} places=${places} leases=${data.leases} />
         <${Shards} data=${data} places=${places} at=${found.at} />
-        <div class="cards"><${Lag} lag=${data.lag} /><${Rules} data=${data} /></div><${Zones} tz=${data.tz} />`;
+        <div class="cards"><${Lag} lag=${data.lag} /><${Versions} data=${data} /></div><${ZoneMoves} tz=${data.tz} />`;
     }}<//>`;
 }
 
-const alive = (node) => node.age < SILENT;
+const alive = (node) => node.age < LOST_AFTER_SECONDS;
 const stateOf = (node) => (!alive(node) ? "gone" : node.waits_for ? "waiting" : "live");
 
-/** What is wrong, each with its tone. */
-function faults(data) {
+/** The problems, each with its tone. */
+function problems(data) {
   const { nodes, shards, lag, schema, tz } = data;
-  const late = lag.firing > LATE && `fires are up to ${span(lag.firing)} late`;
+  const late = lag.firing > LATE_AFTER_SECONDS && `fires are up to ${formatDuration(lag.firing)} late`;
   const waits = nodes.filter((node) => alive(node) && node.waits_for).map((node) => `${node.name} waits for ${node.waits_for}`);
-  const versions = tz && Object.keys(tz.applied).some((version) => version !== tz.version) && "some shards follow other rules of the time zones";
+  const versions = tz && Object.keys(tz.applied).some((version) => version !== tz.version) && "some shards use another version of the time zone rules";
   return [
-    ...(nodes.some(alive) ? [] : [["bad", "no scheduler lives, so nothing fires"]]),
-    ...(shards.free ? [["bad", `${plural(shards.free, "shard")} without a holder, whose jobs do not fire`]] : []),
+    ...(nodes.some(alive) ? [] : [["bad", "no scheduler is running, so nothing fires"]]),
+    ...(shards.free ? [["bad", `${plural(shards.free, "shard")} without a holder: their jobs do not fire`]] : []),
     ...(late ? [["bad", late]] : []),
-    ...(skewOf(data) >= SKEWED ? [["warn", "the clocks differ"]] : []),
+    ...(skewOf(data) >= MAX_SKEW_SECONDS ? [["warn", "clocks differ"]] : []),
     ...waits.map((text) => ["warn", text]),
-    ...(schema.current === schema.wanted ? [] : [["warn", `the schema is ${schema.current}, and ${schema.wanted} is wanted`]]),
+    ...(schema.current === schema.wanted ? [] : [["warn", `the schema is version ${schema.current}, but this server needs ${schema.wanted}`]]),
     ...(versions ? [["warn", versions]] : []),
   ];
 }
 
 const skewOf = (data) => Math.max(Math.abs(data.skew), ...data.nodes.filter(alive).map((node) => Math.abs(node.skew)));
 
-function Judged({ data }) {
+function Summary({ data }) {
   const { held, total } = data.shards;
   const expired = data.leases.filter((lease) => !lease.holder && lease.token > 0).length;
-  const wrong = faults(data);
-  return html`<${Verdict} tone=${worst(wrong.map(([tone]) => tone))}><a href="#leases" onClick=${toLeases}>
-    ${held}/${total} shards</a> held, ${expired} expired, skew ${span(skewOf(data))}${wrong.map(([, text]) => `; ${text}`).join("")}.<//>
+  const found = problems(data);
+  return html`<${Verdict} tone=${worst(found.map(([tone]) => tone))}><a href="#leases" onClick=${toLeases}>
+    ${held}/${total} shards</a> held, ${expired} expired, skew ${formatDuration(skewOf(data))}${found.map(([, text]) => `; ${text}`).join("")}.<//>
     ${!data.nodes.some(alive) && html`<p>Start a scheduler: <${Command} text="bellringer scheduler" /></p>`}`;
 }
 
@@ -94,16 +94,16 @@ function Nodes({ nodes, places, leases }) {
     { name: "Version", cell: (node) => node.version },
     { name: "Region", cell: (node) => node.region ?? html`<span class="mute">–</span>` },
     number("Shards", (node) => html`<${Link} to="cluster" terms=${{ node: node.node_id }}>${held(node).length}<//>`),
-    number("Tokens", (node) => tokens(held(node)), "each grew by one with every new holder"),
+    number("Tokens", (node) => tokens(held(node)), "fencing tokens; each grows with every new holder"),
     number("Fired", (node) => node.fired.toLocaleString("en")),
-    number("Refused", (node) => node.refused.toLocaleString("en"), "fires that it had no right to any more"),
-    number("Skew", (node) => signed(node.skew), "its clock against that of the database"),
-    number("Heard of", (node) => (node.age < 1 ? "now" : `${Math.round(node.age) < 10 ? `${Math.round(node.age)} s` : span(node.age)} ago`)),
-    { name: "Started", cell: (node) => html`<${When} at=${node.started_at} />` },
+    number("Rejected", (node) => node.refused.toLocaleString("en"), "writes rejected because the node had lost the lease"),
+    number("Skew", (node) => signed(node.skew), "clock of the node minus clock of the database"),
+    number("Heartbeat", (node) => (node.age < 1 ? "now" : `${Math.round(node.age) < 10 ? `${Math.round(node.age)} s` : formatDuration(node.age)} ago`)),
+    { name: "Started", cell: (node) => html`<${Time} at=${node.started_at} />` },
   ];
   return html`<h2 class="section">Nodes</h2>${nodes.length
     ? html`<${Table} caption="Scheduler nodes" columns=${columns} rows=${nodes} id=${(node) => node.node_id} />`
-    : html`<${Empty} title="No nodes"><p>A server brings a scheduler with it; one alone is started by <${Command} text="bellringer scheduler" /></p><//>`}`;
+    : html`<${Empty} title="No nodes"><p>Every server includes a scheduler. To start one without an API: <${Command} text="bellringer scheduler" /></p><//>`}`;
 }
 
 function Shards({ data, places, at }) {
@@ -117,58 +117,60 @@ function Shards({ data, places, at }) {
     { name: "State", cell: (lease) => (lease.holder ? html`<${State} of="held" />`
       : html`<span class="state tone-bad"><span aria-hidden="true">✕</span> ${lease.token ? "expired" : "free"}</span>`) },
     { name: "Holder", cell: (lease) => (lease.holder ? html`<${Badge} place=${places.get(lease.holder) ?? 0} /> ${lease.node ?? lease.holder}`
-      : html`<span class="mute">nobody</span>`) },
-    { name: "Token", class: "number", title: "the fence: it grew by one with every new holder", cell: (lease) => lease.token },
+      : html`<span class="mute">none</span>`) },
+    { name: "Token", class: "number", title: "fencing token; grows with every new holder", cell: (lease) => lease.token },
     { name: "Time left", class: "number", cell: (lease) => (lease.holder ? `${left(lease).toFixed(1)} s` : "–") },
     { name: "Region", cell: (lease) => lease.region ?? html`<span class="mute">–</span>` },
-    { name: "Behind", class: "number", cell: (lease) => (late.has(lease.shard) ? html`<span class="tone-warn">${span(late.get(lease.shard))}</span>` : "0") },
+    { name: "Late by", class: "number", cell: (lease) => (late.has(lease.shard) ? html`<span class="tone-warn">${formatDuration(late.get(lease.shard))}</span>` : "0") },
   ];
-  const label = `${data.shards.held} of ${data.shards.total} shards are held; the table of leases tells by whom`;
+  const label = `${data.shards.held} of ${data.shards.total} shards are held; the table of leases lists the holders`;
   return html`<h2 id="leases" class="section">Shards and leases</h2>
     <${ShardStrip} leases=${data.leases} places=${places} label=${label} />
-    <div class="tools"><${Choice} name="node" label="Holder" of=${{ ...names, none: "nobody" }} /><span class="mute">
+    <div class="tools"><${Choice} name="node" label="Holder" of=${{ ...names, none: "none" }} /><span class="mute">
       ${rows.length} of ${data.leases.length}</span><span class="gap"></span><${CopyAs} cli="bellringer cluster leases" path="cluster/leases" /></div>
     ${rows.length ? html`<div class="tall"><${Table} caption="Leases by shard" columns=${columns} rows=${rows} id=${(lease) => String(lease.shard)} /></div>`
-      : html`<${Empty} title="No lease fits"><p><${Link} to="cluster">See all of them<//></p><//>`}`;
+      : html`<${Empty} title="No matching leases"><p><${Link} to="cluster">Show all leases<//></p><//>`}`;
 }
 
 function Lag({ lag }) {
-  return html`<${Card} title="How far behind" aside=${lag.firing ? html`<span class="tone-warn">firing ${span(lag.firing)} late</span>`
-    : html`<span class="mute">firing in time</span>`}>
-    ${lag.pools.length ? html`<div class="table" role="group" aria-label="What waits in pools" tabindex="0"><table>
-      <caption class="unseen">What waits in pools</caption>
+  return html`<${Card} title="Lag" aside=${lag.firing ? html`<span class="tone-warn">firing ${formatDuration(lag.firing)} late</span>`
+    : html`<span class="mute">firing on time</span>`}>
+    ${lag.pools.length ? html`<div class="table" role="group" aria-label="Backlog by pool" tabindex="0"><table>
+      <caption class="unseen">Backlog by pool</caption>
       <thead><tr><th scope="col">Pool</th>${["Ready", "Sent", "Unread", "Running",
-        "Oldest waits"].map((name) => html`<th scope="col" class="number">${name}</th>`)}</tr></thead>
+        "Oldest"].map((name) => html`<th scope="col" class="number">${name}</th>`)}</tr></thead>
       <tbody>${lag.pools.map((one) => html`<tr key=${one.pool}><th scope="row"><${Link} to="workers" terms=${{ pool: one.pool }}>${one.pool}<//></th>
         <td class="number">${one.ready}</td><td class="number">${one.sent}</td><td class="number">${one.unread ?? "–"}</td><td class="number">
-          ${one.running}</td><td class="number">${one.oldest ? span(one.oldest) : "–"}</td></tr>`)}</tbody></table></div>`
-      : html`<p class="mute">Nothing waits in any pool.</p>`}<//>`;
+          ${one.running}</td><td class="number">${one.oldest ? formatDuration(one.oldest) : "–"}</td></tr>`)}</tbody></table></div>`
+      : html`<p class="mute">No pool has a backlog.</p>`}<//>`;
 }
 
-function Rules({ data }) {
-  const { schema, version, tz, skew } = data;
-  return html`<${Card} title="What it runs by"><${Facts} of=${[
-    version && ["Program", `${version.version}, API ${version.api}`],
-    ["Schema", schema.current === schema.wanted ? `${schema.current}, as wanted`
-      : html`<span class="tone-warn">${schema.current}, wanted ${schema.wanted}</span> <${Command} text="bellringer migrate" />`],
-    ["This server's clock", `${span(Math.abs(skew))} ${skew >= 0 ? "ahead of" : "behind"} the database`],
+function Versions({ data }) {
+  const { schema, version, tz, skew, connections, silent_claims: silent } = data;
+  return html`<${Card} title="Versions"><${DescriptionList} of=${[
+    version && ["Server", `${version.version}, API ${version.api}`],
+    ["Schema", schema.current === schema.wanted ? `${schema.current}, up to date`
+      : html`<span class="tone-warn">${schema.current}, needs ${schema.wanted}</span> <${Command} text="bellringer migrate" />`],
+    ["This server's clock", `${formatDuration(Math.abs(skew))} ${skew >= 0 ? "ahead of" : "behind"} the database`],
+    ["Database connections", `${connections.open} open, ${connections.idle} idle, at most ${connections.max} of this server`],
+    ["Claims without heartbeat", silent ? html`<span class="tone-bad">${silent.toLocaleString("en")}</span>` : "none"],
     tz && ["Time zone rules", tz.version],
-    tz && ["Applied by", Object.entries(tz.applied).map(([one, shards]) => `${one}: ${shards} of ${tz.shards} shards`).join(", ")
-      || "no shard has needed them yet"],
+    tz && ["Applied to", Object.entries(tz.applied).map(([one, shards]) => `${one}: ${shards} of ${tz.shards} shards`).join(", ")
+      || "no shards yet"],
   ]} /><//>`;
 }
 
-function Zones({ tz }) {
+function ZoneMoves({ tz }) {
   if (!tz?.items.length) return null;
   const columns = [
     { name: "Rules", cell: (move) => move.version },
     { name: "Schedule", cell: (move) => move.description },
     { name: "Jobs", class: "number", cell: (move) => move.jobs.toLocaleString("en") },
-    { name: "Next was", cell: (move) => html`<${When} at=${move.old_next} short=${false} />` },
-    { name: "Next is", cell: (move) => html`<${When} at=${move.new_next} short=${false} />` },
-    { name: "Moved", cell: (move) => html`<${When} at=${move.moved_at} />` },
+    { name: "Old next fire", cell: (move) => html`<${Time} at=${move.old_next} short=${false} />` },
+    { name: "New next fire", cell: (move) => html`<${Time} at=${move.new_next} short=${false} />` },
+    { name: "Moved", cell: (move) => html`<${Time} at=${move.moved_at} />` },
   ];
-  return html`<h2 class="section">What new rules of the time zones have moved</h2>
-    <${Table} caption="Moves by new time zone rules" columns=${columns} rows=${tz.items}
+  return html`<h2 class="section">Fires moved by new time zone rules</h2>
+    <${Table} caption="Fires moved by new time zone rules" columns=${columns} rows=${tz.items}
     id=${(move) => `${move.version} ${move.description} ${move.moved_at}`} />`;
 }

@@ -1,132 +1,135 @@
-// A job is made, changed, or made after another one. What it means is asked of the server while it is typed; a change is shown before it is saved.
+// Form to create, edit or duplicate a job. The server previews the schedule while the user types, and a dry run of a change before it is saved.
 import { html, useEffect, useId, useMemo, useState } from "../lib/html.js";
-import { ask, get, may, part } from "../lib/api.js";
-import { useData } from "../lib/load.js";
+import { request, get, may, part } from "../lib/api.js";
+import { useData } from "../lib/page_data.js";
 import { write } from "../lib/json.js";
-import { go, query } from "../lib/place.js";
-import { Card, CopyAs, Link, Loading, Trouble, When } from "../parts/basics.js";
-import { show, tell } from "../parts/dialog.js";
+import { navigate, query } from "../lib/router.js";
+import { Card, CopyAs, Link, Loading, ErrorMessage, Time } from "../parts/elements.js";
+import { openDialog, notify } from "../parts/dialog.js";
 import { Arguments, JsonField, useTask } from "../parts/arguments.js";
 import { Changes } from "../parts/diff.js";
-import { Moment, Select, Text, Tick, faultsAt } from "../parts/field.js";
-import { EMPTY, createOf, documentOf, draftOf, mergePatch, placed, scheduleOf, unsayable } from "../parts/job_draft.js";
+import { DateTimeField, SelectField, TextField, Checkbox, faultsAt } from "../parts/field.js";
+import { EMPTY, createRequest, documentOf, draftOf, mergePatch, mapPointers, scheduleOf, inexpressible } from "../parts/job_draft.js";
 import { Preview } from "../parts/schedule.js";
 
 const KINDS = {
-  cron: "Cron: times of the day",
-  every: "Every: a fixed rhythm",
+  cron: "Cron: fixed times",
+  every: "Every: fixed interval",
   at: "At: once",
-  delay: "Delay: after each end",
-  rrule: "RRULE: a calendar rule",
-  manual: "Only by hand",
+  delay: "Delay: after the previous run ends",
+  rrule: "RRULE: recurrence rule",
+  manual: "None: run manually",
   several: "Several schedules",
 };
-const MISFIRE = { fire_once: "run the latest of them, once", skip: "run none of them", fire_all: "catch up all of them, behind live work" };
+const AFTER_COMPLETION = { keep: "keep the job until retention ends", delete: "delete the job" };
+const MISFIRE = { fire_once: "run only the latest", skip: "run none", fire_all: "catch up all, with low priority" };
 const OVERLAP = {
-  skip: "skip the new one",
-  allow: "run beside it",
-  queue: "wait for its turn",
-  collapse: "one waits and stands for the others",
-  replace: "cancel the old one",
+  skip: "skip the new run",
+  allow: "run concurrently",
+  queue: "queue the new run",
+  collapse: "queue one run, skip the others",
+  replace: "cancel the earlier run",
 };
 const DELIVERY = {
-  "": "as the task says, else at least once",
-  at_least_once: "at least once: try again after a crash",
-  at_most_once: "at most once: never twice",
+  "": "default of the task, otherwise at least once",
+  at_least_once: "at least once: retry after a crash",
+  at_most_once: "at most once: never retry after a crash",
 };
-const GAP = { "": "as usual for it", next: "fire right after the gap", skip: "leave it out" };
-const FOLD = { "": "as usual for it", first: "the first time", second: "the second time", both: "both times" };
-const SHIFT = { skip: "leave it out", next: "move to the next working day", previous: "move to the working day before" };
+const GAP = { "": "default of the schedule", next: "fire right after the gap", skip: "skip" };
+const FOLD = { "": "default of the schedule", first: "fire the first time", second: "fire the second time", both: "fire both times" };
+const DIALECT = { "": "crontab: Sunday is 0", quartz: "Quartz: seconds first, Sunday is 1", aws: "AWS EventBridge: year last, Sunday is 1" };
+const DAY_MATCH = { "": "as crontab", either: "either field matches", both: "both fields match" };
+const SHIFT = { skip: "skip", next: "move to the next working day", previous: "move to the previous working day" };
 
-const CRON_HINT = "minute hour day month weekday; H stands for a value chosen by the job's name";
+const CRON_HINT = "minute hour day month weekday; H is a value derived from the job's name";
 const SAMPLES = 20;
 
 export default function JobForm({ parts }) {
   const from = parts.id ?? query.value.get("from");
-  const found = useData(async (stop) => (from ? ask("GET", `jobs/${part(from)}`, { signal: stop }) : { data: null, etag: null }), [from], { still: true });
+  const found = useData(async (stop) => (from ? request("GET", `jobs/${part(from)}`, { signal: stop }) : { data: null, etag: null }), [from], { once: true });
   return html`<${Loading} of=${found}>${({ data, etag }) => html`<${Form} key=${etag ?? "new"} job=${data} etag=${etag} edits=${Boolean(parts.id)}
-    again=${found.again} />`}<//>`;
+    reload=${found.reload} />`}<//>`;
 }
 
-function begin(job, edits) {
+function initialDraft(job, edits) {
   if (!job) return EMPTY;
   const draft = draftOf(job);
   return edits ? draft : { ...draft, name: `${job.name}-copy`, seed: null };
 }
 
-function Form({ job, etag, edits, again }) {
-  const first = useMemo(() => begin(job, edits), []);
-  const [draft, put] = useState(first);
-  const [wrong, mark] = useState({});
-  const [previewed, hear] = useState([]);
-  const [error, fail] = useState(null);
-  const [busy, work] = useState(false);
-  const tasks = useData((stop) => get("tasks", { limit: 200 }, stop), [], { still: true }).data?.items ?? [];
+function Form({ job, etag, edits, reload }) {
+  const first = useMemo(() => initialDraft(job, edits), []);
+  const [draft, setDraft] = useState(first);
+  const [wrong, setWrong] = useState({});
+  const [previewed, setPreviewed] = useState([]);
+  const [error, setError] = useState(null);
+  const [busy, setBusy] = useState(false);
+  const tasks = useData((stop) => get("tasks", { limit: 200 }, stop), [], { once: true }).data?.items ?? [];
   const known = tasks.find((one) => draft.what === "task" && one.name === draft.task.trim());
   const patch = edits ? mergePatch(documentOf(first), documentOf(draft)) : null;
-  const lost = edits ? unsayable(documentOf(first), documentOf(draft)).map((name) => ({ pointer: `/${name}`, ...NULL })) : [];
+  const inexpressibleFields = edits ? inexpressible(documentOf(first), documentOf(draft)).map((name) => ({ pointer: `/${name}`, ...NULL })) : [];
   const changed = edits ? Object.keys(patch) : [];
   const dirty = edits ? changed.length > 0 : draft !== first;
-  useLeaving(dirty && !busy);
+  useUnsavedWarning(dirty && !busy);
   useEffect(() => {
     const marked = error ? [...document.querySelectorAll('.job-form [aria-invalid="true"]')] : [];
-    for (const one of marked) one.closest("details")?.setAttribute("open", ""); // what is wrong must not be folded away
+    for (const one of marked) one.closest("details")?.setAttribute("open", ""); // open the section that contains the invalid field
     marked[0]?.focus();
   }, [error]);
-  const faults = [...placed(error?.errors ?? []), ...previewed, ...lost];
+  const faults = [...mapPointers(error?.errors ?? []), ...previewed, ...inexpressibleFields];
   const form = {
     draft,
     tasks,
     known,
-    wish: (name, usual) => (edits ? usual : wished(known?.defaults ?? {}, name) ?? usual),
-    set: (name) => (value) => put((old) => ({ ...old, [name]: value })),
-    inner: (group, name) => (value) => put((old) => ({ ...old, [group]: { ...old[group], [name]: value } })),
+    wish: (name, usual) => (edits ? usual : taskDefault(known?.defaults ?? {}, name) ?? usual),
+    set: (name) => (value) => setDraft((old) => ({ ...old, [name]: value })),
+    inner: (group, name) => (value) => setDraft((old) => ({ ...old, [group]: { ...old[group], [name]: value } })),
     at: (pointer) => faultsAt(faults, pointer),
-    refuse: (name) => (value) => mark((old) => ({ ...old, [name]: value })),
+    refuse: (name) => (value) => setWrong((old) => ({ ...old, [name]: value })),
   };
-  const ready = !busy && !Object.values(wrong).some(Boolean) && lost.length === 0 && (!edits || dirty);
+  const ready = !busy && !Object.values(wrong).some(Boolean) && inexpressibleFields.length === 0 && (!edits || dirty);
   async function submit(event) {
     event.preventDefault();
-    if (edits) return void review({ job, etag, patch, fail, again });
-    work(true);
-    fail(null);
+    if (edits) return void review({ job, etag, patch, fail: setError, reload });
+    setBusy(true);
+    setError(null);
     try {
-      const { data } = await ask("POST", "jobs", { body: createOf(draft) });
-      tell(`${data.name} is made`);
-      go(`jobs/${part(data.job_id)}`);
+      const { data } = await request("POST", "jobs", { body: createRequest(draft) });
+      notify(`Created ${data.name}`);
+      navigate(`jobs/${part(data.job_id)}`);
     } catch (problem) {
-      fail(problem);
-      work(false);
+      setError(problem);
+      setBusy(false);
     }
   }
-  const title = edits ? `Edit ${job.name}` : job ? `A copy of ${job.name}` : "Create a job";
-  return html`<nav class="crumbs" aria-label="where you are"><${Link} to="jobs">Jobs<//> / ${job && html`<${Link} to=${`jobs/${part(job.job_id)}`}>
+  const title = edits ? `Edit ${job.name}` : job ? `Duplicate ${job.name}` : "Create a job";
+  return html`<nav class="crumbs" aria-label="Breadcrumbs"><${Link} to="jobs">Jobs<//> / ${job && html`<${Link} to=${`jobs/${part(job.job_id)}`}>
     ${job.name}<//> / `}${edits ? "edit" : "new"}</nav>
     <header class="head"><h1>${title}</h1>${edits && html`<span class="mute">revision ${job.revision}</span>`}<span class="gap"></span>
       ${edits ? html`<${CopyAs} method="PATCH" path=${`jobs/${part(job.job_id)}`} body=${patch} />` : html`<${CopyAs} method="POST" path="jobs"
-        body=${Object.values(wrong).some(Boolean) ? {} : createOf(draft)} />`}</header>
-    ${!may("editor") && html`<p class="tone-warn">You may look, and not save: that needs the role editor.</p>`}
+        body=${Object.values(wrong).some(Boolean) ? {} : createRequest(draft)} />`}</header>
+    ${!may("editor") && html`<p class="tone-warn">You can view this form but not save it: that requires the role editor.</p>`}
     <form class="job-form" onSubmit=${submit} novalidate>
-      <div class="sections"><${What} form=${form} /><${Timing} form=${form} /><${Mishaps} form=${form} /><${Where} form=${form} /><${Labels} form=${form} />
+      <div class="sections"><${TaskSection} form=${form} /><${TimingSection} form=${form} /><${FailureSection} form=${form} /><${PoolSection} form=${form} /><${LabelSection} form=${form} />
         </div>
-      <aside class="beside"><${Card} title="What it means"><${Meant} draft=${draft} hear=${hear} /><//>
-        ${edits && html`<${Card} title="What you have changed">${dirty ? html`<ul>${changed.map((name) => html`<li key=${name}>
-          ${name.replaceAll("_", " ")}</li>`)}</ul>` : html`<p class="mute">Nothing yet.</p>`}<//>`}
-        <${Trouble} error=${error} again=${error?.status === 412 ? again : undefined} />
+      <aside class="beside"><${Card} title="Preview"><${SchedulePreview} draft=${draft} hear=${setPreviewed} /><//>
+        ${edits && html`<${Card} title="Changes">${dirty ? html`<ul>${changed.map((name) => html`<li key=${name}>
+          ${name.replaceAll("_", " ")}</li>`)}</ul>` : html`<p class="mute">No changes yet.</p>`}<//>`}
+        <${ErrorMessage} error=${error} reload=${error?.status === 412 ? reload : undefined} />
         <div class="actions"><${Link} class="button" to=${job ? `jobs/${part(job.job_id)}` : "jobs"}>Cancel<//>
-          <button type="submit" class="main" disabled=${!ready || !may("editor")}>${edits ? "Review the changes …" : "Create the job"}</button></div>
+          <button type="submit" class="main" disabled=${!ready || !may("editor")}>${edits ? "Review changes …" : "Create job"}</button></div>
       </aside>
     </form>`;
 }
 
-/** What the task's code wants where a job does not say otherwise: "retry.attempts" is a part of a part. */
-function wished(defaults, name) {
+/** The default from the task's code, as placeholder text. `name` may be a path such as "retry.attempts". */
+function taskDefault(defaults, name) {
   const value = name.split(".").reduce((part, one) => part?.[one], defaults);
-  return value === undefined || value === null ? undefined : `${Array.isArray(value) ? value.join(", ") : value}, as its task says`;
+  return value === undefined || value === null ? undefined : `${Array.isArray(value) ? value.join(", ") : value} (task default)`;
 }
 
-/** Who leaves with something typed is asked by the browser. */
-function useLeaving(dirty) {
+/** Lets the browser ask before unsaved input is lost. */
+function useUnsavedWarning(dirty) {
   useEffect(() => {
     const hold = (event) => dirty && event.preventDefault();
     addEventListener("beforeunload", hold);
@@ -134,30 +137,30 @@ function useLeaving(dirty) {
   }, [dirty]);
 }
 
-const NULL = { detail: "a change cannot set null here: there it means to leave out", hint: "leave it out, or PUT the whole job" };
+const NULL = { detail: "a change cannot set null here, because null removes the field", hint: "omit it, or PUT the whole job" };
 
-// What runs
+// Task and arguments
 
-function What({ form }) {
+function TaskSection({ form }) {
   const { draft, set, at, refuse, tasks, known } = form;
   const id = useId();
   const task = useTask(known?.name ?? "");
-  return html`<${Card} title="What runs" wide=${true}>
+  return html`<${Card} title="Task and arguments" wide=${true}>
     <div class="fields">
-      <${Text} label="Name" value=${draft.name} set=${set("name")} faults=${at("/name")} hint="unique among your jobs" required />
-      ${draft.what !== "workflow" && html`<${Select} label="It" of=${{ task: "runs a task", http: "calls a URL" }} value=${draft.what} set=${set("what")} />`}
-      ${draft.what === "task" && html`<${Text} label="Task" mono=${true} list=${id} value=${draft.task} set=${set("task")} faults=${at("/task")}
-        hint="as workers know it; it may be named before one does" required />`}
+      <${TextField} label="Name" value=${draft.name} set=${set("name")} faults=${at("/name")} hint="unique within the tenant" required />
+      ${draft.what !== "workflow" && html`<${SelectField} label="Type" of=${{ task: "run a task", http: "call a URL" }} value=${draft.what} set=${set("what")} />`}
+      ${draft.what === "task" && html`<${TextField} label="Task" mono=${true} list=${id} value=${draft.task} set=${set("task")} faults=${at("/task")}
+        hint="the registered name; the worker may start later" required />`}
     </div>
     <datalist id=${id}>${tasks.map((one) => html`<option value=${one.name}>${one.doc.split("\n")[0]}</option>`)}</datalist>
     ${draft.what === "http"
-      ? html`<${JsonField} label="The call" value=${draft.http} set=${json(form, "http")} faults=${at("/http")}
+      ? html`<${JsonField} label="HTTP request" value=${draft.http} set=${json(form, "http")} faults=${at("/http")}
         hint="url, method, headers, body, timeout, expect, secret" />`
       : draft.what === "workflow"
-      ? html`<${JsonField} label="Params" value=${draft.kwargs} set=${json(form, "kwargs")} faults=${at("/kwargs")}
-        hint="it is a workflow: its nodes are changed where they are declared, in code or by the API" />`
+      ? html`<${JsonField} label="Parameters" value=${draft.kwargs} set=${json(form, "kwargs")} faults=${at("/kwargs")}
+        hint="parameters of the workflow; change its nodes in code or through the API" />`
       : !draft.task.trim()
-        ? html`<p class="mute">Name a task, and its arguments appear here.</p>`
+        ? html`<p class="mute">Enter a task to see its arguments.</p>`
         : html`<${Arguments} key=${task.data?.name ?? "unknown"} task=${task.data ?? null} value=${draft.kwargs} set=${set("kwargs")}
           refuse=${(names) => refuse("kwargs")(names.length > 0)} faults=${(name) => at(name ? `/kwargs/${name}` : "/kwargs")} />
           ${draft.args.length > 0 && html`<${JsonField} label="Positional arguments" rows=${3} value=${draft.args} set=${json(form, "args")}
@@ -165,186 +168,199 @@ function What({ form }) {
   <//>`;
 }
 
-/** A field of JSON: while it is none, the form cannot be sent. */
+/** Setter of a JSON field; the form cannot be submitted while the JSON is invalid. */
 const json = (form, name) => (value) => {
   form.refuse(name)(value instanceof Error);
   if (!(value instanceof Error)) form.set(name)(value);
 };
 
-// When
+// Timing
 
-function Timing({ form }) {
+function TimingSection({ form }) {
   const { draft, set, inner, at } = form;
   const zones = useId();
   const s = draft.schedule;
-  const text = (name, label, hint, more = {}) => html`<${Text} label=${label} hint=${hint} value=${s[name]} set=${inner("schedule", name)}
+  const text = (name, label, hint, more = {}) => html`<${TextField} label=${label} hint=${hint} value=${s[name]} set=${inner("schedule", name)}
     faults=${at(`/schedule/${name}`)} ...${more} />`;
   const timetable = draft.kind === "cron" || draft.kind === "rrule";
-  return html`<${Card} title="When" wide=${true}>
+  return html`<${Card} title="Timing" wide=${true}>
     <div class="fields">
-      <${Select} label="Schedule" of=${KINDS} value=${draft.kind} set=${set("kind")} faults=${at("/schedule").filter((one) => one.pointer === "/schedule")} />
+      <${SelectField} label="Schedule" of=${KINDS} value=${draft.kind} set=${set("kind")} faults=${at("/schedule").filter((one) => one.pointer === "/schedule")} />
       ${draft.kind === "cron" && text("cron", "Cron expression", CRON_HINT, { mono: true, placeholder: "30 2 * * *" })}
-      ${draft.kind === "rrule" && html`${text("rrule", "Rule", "as RFC 5545 has it", { mono: true, placeholder: "FREQ=MONTHLY;BYDAY=-1FR" })}
-        ${text("start", "Start", "the local time of its first day", { type: "datetime-local" })}`}
-      ${draft.kind === "every" && html`${text("every", "Every", "such as 30s, 15m or 1h30m", { placeholder: "15m" })}
-        ${text("offset", "Offset", "after the full rhythm; may be left out")}`}
-      ${draft.kind === "delay" && text("delay", "Delay", "from the end of one run to the next", { placeholder: "10m" })}
-      ${draft.kind === "at" && html`<${Moment} label="At" value=${s.at} set=${inner("schedule", "at")} faults=${at("/schedule/at")} />`}
-      ${timetable && text("tz", "Zone", "of its times, such as Europe/Paris", { list: zones })}
+      ${draft.kind === "rrule" && html`${text("rrule", "Rule", "RFC 5545", { mono: true, placeholder: "FREQ=MONTHLY;BYDAY=-1FR" })}
+        ${text("start", "Start", "local time of the first occurrence", { type: "datetime-local" })}`}
+      ${draft.kind === "every" && html`${text("every", "Every", "for example 30s, 15m or 1h30m", { placeholder: "15m" })}
+        ${text("offset", "Offset", "shift from the full interval; optional")}`}
+      ${draft.kind === "delay" && text("delay", "Delay", "from the end of a run to the start of the next", { placeholder: "10m" })}
+      ${draft.kind === "at" && html`<${DateTimeField} label="At" value=${s.at} set=${inner("schedule", "at")} faults=${at("/schedule/at")} />`}
+      ${timetable && text("tz", "Time zone", "for example Europe/Paris", { list: zones })}
     </div>
     ${draft.kind === "several" && html`<${JsonField} label="Schedules" value=${draft.several} set=${json(form, "several")} faults=${at("/schedules")}
-      hint="a list of schedules as the API takes them" />`}
+      hint="a list of schedules in the format of the API" />`}
     <datalist id=${zones}>${useMemo(() => ["UTC", ...Intl.supportedValuesOf("timeZone")].map((zone) => html`<option value=${zone}></option>`), [])}</datalist>
     ${timetable && html`<${Clock} form=${form} />`}
-    <details><summary>From when, until when, spread</summary><div class="fields">
-      <${Moment} label="Not before" value=${draft.starts_at} set=${set("starts_at")} faults=${at("/starts_at")} />
-      <${Moment} label="Not after" value=${draft.ends_at} set=${set("ends_at")} faults=${at("/ends_at")} />
-      <${Text} label="Jitter" value=${draft.jitter} set=${set("jitter")} faults=${at("/jitter")}
-        hint="runs start by a fixed part of it later, another for each job" placeholder="10m" />
-      <${Text} label="Late after" value=${draft.late_after} set=${set("late_after")} faults=${at("/late_after")}
-        hint="an event tells when it has not started by then" placeholder="15m" />
+    <details><summary>Start, end, jitter, lateness</summary><div class="fields">
+      ${["cron", "every"].includes(draft.kind) && html`<${TextField} label="Number of times" mode="numeric" value=${draft.schedule.times}
+        set=${form.inner("schedule", "times")} faults=${at("/schedule/times")} hint="the schedule ends after this many occurrences" />`}
+      <${DateTimeField} label="Not before" value=${draft.starts_at} set=${set("starts_at")} faults=${at("/starts_at")} />
+      <${DateTimeField} label="Not after" value=${draft.ends_at} set=${set("ends_at")} faults=${at("/ends_at")} />
+      <${TextField} label="Jitter" value=${draft.jitter} set=${set("jitter")} faults=${at("/jitter")}
+        hint="delays runs by a fixed part of this; the part differs between jobs" placeholder="10m" />
+      <${TextField} label="Late after" value=${draft.late_after} set=${set("late_after")} faults=${at("/late_after")}
+        hint="raise an event if a run has not started after this time" placeholder="15m" />
+      <${TextField} label="Expires in" value=${draft.expires_in} set=${set("expires_in")} faults=${at("/expires_in")}
+        hint="skip a run that has not started this long after its time" placeholder=${form.wish("expires_in", "10m")} />
     </div></details><//>`;
 }
 
 function Clock({ form }) {
   const { draft, inner, at } = form;
   const s = draft.schedule;
-  const calendars = useData((stop) => get("calendars", { limit: 200 }, stop), [], { still: true }).data?.items ?? [];
+  const calendars = useData((stop) => get("calendars", { limit: 200 }, stop), [], { once: true }).data?.items ?? [];
   const known = Object.fromEntries([...new Set([...calendars.map((one) => one.name), s.calendar].filter(Boolean))].map((name) => [name, name]));
-  const select = (name, label, of, hint) => html`<${Select} label=${label} of=${of} hint=${hint} value=${s[name]} set=${inner("schedule", name)}
+  const select = (name, label, of, hint) => html`<${SelectField} label=${label} of=${of} hint=${hint} value=${s[name]} set=${inner("schedule", name)}
     faults=${at(`/schedule/${name}`)} />`;
-  return html`<details open=${Boolean(s.calendar || s.gap || s.fold || s.seconds)}><summary>Days off, and changes of the clock</summary><div class="fields">
-    ${select("calendar", "Calendar", { "": "none", ...known }, "whose days off it heeds")}
+  return html`<details open=${Boolean(s.calendar || s.gap || s.fold || s.seconds || s.dialect || s.day_match)}><summary>Calendar, DST and dialect</summary><div class="fields">
+    ${select("calendar", "Calendar", { "": "none", ...known }, "days off to observe")}
     ${s.calendar && select("shift", "On a day off", SHIFT)}
-    ${select("gap", "A time that the clock leaves out", GAP)}${select("fold", "A time that comes twice", FOLD)}
-    ${draft.kind === "cron" && html`<${Tick} label="six fields, with seconds" value=${s.seconds} set=${inner("schedule", "seconds")} />`}
+    ${select("gap", "Time skipped by DST", GAP)}${select("fold", "Time repeated by DST", FOLD)}
+    ${draft.kind === "cron" && html`${select("dialect", "Dialect", DIALECT)}${select("day_match", "Day of month and weekday", DAY_MATCH)}`}
+    ${draft.kind === "cron" && html`<${Checkbox} label="Six fields, seconds first" value=${s.seconds} set=${inner("schedule", "seconds")} />`}
   </div></details>`;
 }
 
-// When something goes wrong
+// Failures
 
-function Mishaps({ form }) {
+function FailureSection({ form }) {
   const { draft, set, inner, at } = form;
-  const retry = (name, label, hint, more) => html`<${Text} label=${label} hint=${hint} value=${draft.retry[name]} set=${inner("retry", name)}
+  const retry = (name, label, hint, more) => html`<${TextField} label=${label} hint=${hint} value=${draft.retry[name]} set=${inner("retry", name)}
     faults=${at(`/retry/${name}`)} ...${more} />`;
   const tries = at("/retry").filter((one) => one.pointer === "/retry" || one.pointer === "/retry/attempts");
-  return html`<${Card} title="When something goes wrong" wide=${true}>
+  return html`<${Card} title="Failures" wide=${true}>
     <div class="fields">
-      <${Select} label="If it was missed" hint="nobody fired it in time" of=${MISFIRE} value=${draft.misfire} set=${set("misfire")}
+      <${SelectField} label="Misfire" hint="if no scheduler fired it in time" of=${MISFIRE} value=${draft.misfire} set=${set("misfire")}
         faults=${at("/misfire")} />
-      <${Select} label="If it overlaps" hint="the one before is unfinished" of=${OVERLAP} value=${draft.overlap} set=${set("overlap")}
+      <${SelectField} label="Overlap" hint="if an earlier run is unfinished" of=${OVERLAP} value=${draft.overlap} set=${set("overlap")}
         faults=${at("/overlap")} />
-      ${retry("attempts", "Attempts", "how often it is tried in all", { mode: "numeric", placeholder: form.wish("retry.attempts", "3"), faults: tries })}
-      <${Text} label="Timeout" value=${draft.timeout} set=${set("timeout")} faults=${at("/timeout")} hint="of one attempt"
+      ${retry("attempts", "Attempts", "total number of attempts", { mode: "numeric", placeholder: form.wish("retry.attempts", "3"), faults: tries })}
+      <${TextField} label="Timeout" value=${draft.timeout} set=${set("timeout")} faults=${at("/timeout")} hint="per attempt"
         placeholder=${form.wish("timeout", "10m")} />
     </div>
     ${draft.misfire === "fire_all" && html`<div class="fields">
-      <${Text} label="Catch up at most" mode="numeric" value=${draft.max_catchup} set=${set("max_catchup")} faults=${at("/max_catchup")} placeholder="100" />
-      <${Text} label="None older than" value=${draft.catchup_window} set=${set("catchup_window")} faults=${at("/catchup_window")} placeholder="7d" />
-      <${Text} label="A minute at most" mode="numeric" value=${draft.catchup_rate} set=${set("catchup_rate")} faults=${at("/catchup_rate")} /></div>`}
-    <details><summary>Between attempts, heartbeat, delivery</summary><div class="fields">
-      ${retry("base", "First wait", "doubles with each attempt", { placeholder: form.wish("retry.base", "5s") })}
-      ${retry("cap", "Longest wait", "", { placeholder: form.wish("retry.cap", "15m") })}
-      ${retry("delays", "Or these waits", "with commas: 1s, 1m, 1h", { placeholder: form.wish("retry.delays") })}
-      ${retry("never_on", "Never try again on", "names of exceptions, with commas")}
-      <${Text} label="Heartbeat" value=${draft.heartbeat} set=${set("heartbeat")} faults=${at("/heartbeat")}
-        hint="a handler that is silent for longer is lost" placeholder=${form.wish("heartbeat")} />
-      <${Select} label="Delivery" of=${DELIVERY} value=${draft.delivery} set=${set("delivery")} faults=${at("/delivery")} />
+      <${TextField} label="Max. catch-up" mode="numeric" value=${draft.max_catchup} set=${set("max_catchup")} faults=${at("/max_catchup")} placeholder="100" />
+      <${TextField} label="Max. age" value=${draft.catchup_window} set=${set("catchup_window")} faults=${at("/catchup_window")} placeholder="7d" />
+      <${TextField} label="Max. per minute" mode="numeric" value=${draft.catchup_rate} set=${set("catchup_rate")} faults=${at("/catchup_rate")} /></div>`}
+    <details><summary>Retry delays, heartbeat, delivery</summary><div class="fields">
+      ${retry("base", "First delay", "doubles with each attempt", { placeholder: form.wish("retry.base", "5s") })}
+      ${retry("cap", "Max. delay", "", { placeholder: form.wish("retry.cap", "15m") })}
+      ${retry("delays", "Or fixed delays", "comma-separated: 1s, 1m, 1h", { placeholder: form.wish("retry.delays") })}
+      ${retry("jitter", "Jitter of delays", "0 to 1: random part of each delay", { placeholder: form.wish("retry.jitter") })}
+      ${retry("never_on", "Never retry on", "exception names, comma-separated")}
+      ${retry("only_on", "Only retry on", "exception names, comma-separated")}
+      ${retry("max_elapsed", "Retry for at most", "from the start of the first attempt", { placeholder: "2h" })}
+      <${TextField} label="Pause after failures" mode="numeric" value=${draft.pause_after_failures} set=${set("pause_after_failures")}
+        faults=${at("/pause_after_failures")} hint="dead runs in a row after which the job is paused" />
+      <${Checkbox} label="Keep the result for the next run" value=${draft.keep_result} set=${set("keep_result")} />
+      <${TextField} label="Heartbeat" value=${draft.heartbeat} set=${set("heartbeat")} faults=${at("/heartbeat")}
+        hint="an attempt without a heartbeat for longer is lost" placeholder=${form.wish("heartbeat")} />
+      <${SelectField} label="Delivery" of=${DELIVERY} value=${draft.delivery} set=${set("delivery")} faults=${at("/delivery")} />
     </div></details><//>`;
 }
 
-// Where, and how many at once
+// Pool and concurrency
 
-function Where({ form }) {
+function PoolSection({ form }) {
   const { draft, set, at } = form;
-  const pools = useData((stop) => get("pools", { limit: 200 }, stop), [], { still: true }).data?.items ?? [];
+  const pools = useData((stop) => get("pools", { limit: 200 }, stop), [], { once: true }).data?.items ?? [];
   const known = Object.fromEntries([...new Set([...pools.map((one) => one.name), draft.pool].filter(Boolean))].map((name) => [name, name]));
-  return html`<${Card} title="Where, and how many at once" wide=${true}><div class="fields">
-    <${Select} label="Pool" of=${{ "": "by how long it takes", ...known }} value=${draft.pool} set=${set("pool")} faults=${at("/pool")} />
-    <${Text} label="Expected to take" value=${draft.expected_duration} set=${set("expected_duration")} faults=${at("/expected_duration")}
-      placeholder=${form.wish("expected_duration", "30s")} hint="more than a minute goes to the pool long" />
-    <${Text} label="Priority" mode="numeric" value=${draft.priority} set=${set("priority")} faults=${at("/priority")} hint="higher goes first"
+  return html`<${Card} title="Pool and concurrency" wide=${true}><div class="fields">
+    <${SelectField} label="Pool" of=${{ "": "automatic, by duration", ...known }} value=${draft.pool} set=${set("pool")} faults=${at("/pool")} />
+    <${TextField} label="Expected duration" value=${draft.expected_duration} set=${set("expected_duration")} faults=${at("/expected_duration")}
+      placeholder=${form.wish("expected_duration", "30s")} hint="more than a minute selects the pool long" />
+    <${TextField} label="Priority" mode="numeric" value=${draft.priority} set=${set("priority")} faults=${at("/priority")} hint="higher runs first"
       placeholder=${form.wish("priority", "5")} />
-    <${Text} label="Its own runs at once" mode="numeric" value=${draft.max_concurrency} set=${set("max_concurrency")} faults=${at("/max_concurrency")} />
-    <${Text} label="Shared limit" value=${draft.concurrency_key} set=${set("concurrency_key")} faults=${at("/concurrency_key")}
-      hint="a key that several jobs name" />
-    ${draft.concurrency_key && html`<${Text} label="Of these at once" mode="numeric" value=${draft.concurrency_limit} set=${set("concurrency_limit")}
+    <${TextField} label="Max. concurrent runs" mode="numeric" value=${draft.max_concurrency} set=${set("max_concurrency")} faults=${at("/max_concurrency")} />
+    <${TextField} label="Concurrency key" value=${draft.concurrency_key} set=${set("concurrency_key")} faults=${at("/concurrency_key")}
+      hint="jobs with the same key share a limit" />
+    ${draft.concurrency_key && html`<${TextField} label="Limit of the key" mode="numeric" value=${draft.concurrency_limit} set=${set("concurrency_limit")}
       faults=${at("/concurrency_limit")} placeholder="1" />`}
   </div><//>`;
 }
 
-function Labels({ form }) {
+function LabelSection({ form }) {
   const { draft, set, at } = form;
   return html`<${Card} title="Labels and state" wide=${true}><div class="fields">
-    <${Text} label="Tags" value=${draft.tags} set=${set("tags")} faults=${at("/tags")} hint="with commas" />
-    <${Text} label="Region" value=${draft.region} set=${set("region")} faults=${at("/region")} hint="whose nodes are to fire it; may be left out" />
-    <${Tick} label="Enabled" value=${draft.enabled} set=${set("enabled")} hint="a disabled job is kept, and never fires" />
+    <${TextField} label="Tags" value=${draft.tags} set=${set("tags")} faults=${at("/tags")} hint="comma-separated" />
+    <${TextField} label="Region" value=${draft.region} set=${set("region")} faults=${at("/region")} hint="region whose schedulers fire it; optional" />
+    <${SelectField} label="After completion" hint="when no occurrence is left and all runs have ended" of=${AFTER_COMPLETION}
+      value=${draft.after_completion} set=${set("after_completion")} faults=${at("/after_completion")} />
+    <${Checkbox} label="Enabled" value=${draft.enabled} set=${set("enabled")} hint="a disabled job never fires" />
   </div><//>`;
 }
 
-// What it means, and what a change does
+// Preview and review
 
-function Meant({ draft, hear }) {
+function SchedulePreview({ draft, hear }) {
   useEffect(() => {
     if (draft.kind === "manual" || draft.kind === "several") hear([]);
   }, [draft.kind]);
-  if (draft.kind === "manual") return html`<p>Only by hand: it has no schedule, and runs when somebody runs it.</p>`;
+  if (draft.kind === "manual") return html`<p>No schedule: the job runs only when it is triggered.</p>`;
   if (draft.kind === "several") return draft.several.map?.((one) => html`<${Preview} key=${write(one)} schedule=${one} job=${draft.name.trim()} />`) ?? null;
   return html`<${Preview} schedule=${scheduleOf(draft)} job=${draft.name.trim() || undefined} onFaults=${hear} />`;
 }
 
-/** A change is asked of the server as a dry run first: what differs, and which fires come and go. */
-function review({ job, etag, patch, fail, again }) {
-  show(`Save the changes of ${job.name}?`, function Review({ close }) {
+/** Shows a dry run of the change before saving it: changed fields, and added and removed fires. */
+function review({ job, etag, patch, fail, reload }) {
+  openDialog(`Save changes of ${job.name}?`, function Review({ close }) {
     const path = `jobs/${part(job.job_id)}`;
-    const found = useData((stop) => ask("PATCH", path, { terms: { dry_run: "true" }, body: patch, etag, signal: stop }), [], { still: true });
-    const [busy, work] = useState(false);
-    const [error, refuse] = useState(null);
+    const found = useData((stop) => request("PATCH", path, { terms: { dry_run: "true" }, body: patch, etag, signal: stop }), [], { once: true });
+    const [busy, setBusy] = useState(false);
+    const [error, setError] = useState(null);
     const problem = error ?? found.error;
     useEffect(() => {
       if (problem?.status !== 422) return;
-      fail(problem); // it belongs to the fields
+      fail(problem); // show the errors at the fields
       close();
     }, [problem]);
     async function save() {
-      work(true);
+      setBusy(true);
       try {
-        await ask("PATCH", path, { body: patch, etag });
+        await request("PATCH", path, { body: patch, etag });
         close();
-        tell(`${job.name} is changed`);
-        go(path);
+        notify(`Saved ${job.name}`);
+        navigate(path);
       } catch (one) {
-        refuse(one);
-        work(false);
+        setError(one);
+        setBusy(false);
       }
     }
-    const reload = () => {
+    const discard = () => {
       close();
-      again();
+      reload();
     };
-    return html`${!found.data && !found.error && html`<p class="loading" aria-busy="true">Asking the server what that would do …</p>`}
-      <${Trouble} error=${problem} />
-      ${problem?.status === 412 && html`<p>Somebody has changed it meanwhile. What you have typed is lost when you read it again.</p>`}
-      ${found.data && html`<${Dry} of=${found.data.data} />`}
-      <div class="actions"><button type="button" autofocus onClick=${close}>Go on editing</button>
-        ${problem?.status === 412 ? html`<button type="button" class="main" onClick=${reload}>Read it again</button>` : html`<button type="button"
-          class="main" disabled=${busy || !found.data} onClick=${save}>Save the changes</button>`}</div>`;
+    return html`${!found.data && !found.error && html`<p class="loading" aria-busy="true">Loading the preview …</p>`}
+      <${ErrorMessage} error=${problem} />
+      ${problem?.status === 412 && html`<p>Someone else has changed the job. Reloading discards your input.</p>`}
+      ${found.data && html`<${DryRun} of=${found.data.data} />`}
+      <div class="actions"><button type="button" autofocus onClick=${close}>Continue editing</button>
+        ${problem?.status === 412 ? html`<button type="button" class="main" onClick=${discard}>Reload</button>` : html`<button type="button"
+          class="main" disabled=${busy || !found.data} onClick=${save}>Save changes</button>`}</div>`;
   });
 }
 
-function Dry({ of }) {
+function DryRun({ of }) {
   const { fires } = of;
   const same = !fires.removed.length && !fires.added.length;
-  const some = (list, count, sign, word) => list.length > 0 && html`<details><summary>${count.toLocaleString("en")} would ${word}</summary>
-    <ul class="samples">${list.slice(0, SAMPLES).map((at) => html`<li key=${at}>${sign} <${When} at=${at} short=${false} />
+  const some = (list, count, sign, word) => list.length > 0 && html`<details><summary>${count.toLocaleString("en")} fires ${word}</summary>
+    <ul class="samples">${list.slice(0, SAMPLES).map((at) => html`<li key=${at}>${sign} <${Time} at=${at} short=${false} />
       </li>`)}${count > SAMPLES && html`<li class="mute">and ${(count - SAMPLES).toLocaleString("en")} more</li>`}</ul></details>`;
   return html`<${Changes} of=${of.changes} />
     <p class="verdict ${same ? "tone-calm" : "tone-warn"}">${same
-      ? html`It fires as before: ${fires.before.toLocaleString("en")} times until <${When} at=${fires.to} short=${false} />.`
-      : html`It would fire differently: ${fires.before.toLocaleString("en")} times become ${fires.after.toLocaleString("en")} until <${When} at=${fires.to}
+      ? html`The fires do not change: ${fires.before.toLocaleString("en")} until <${Time} at=${fires.to} short=${false} />.`
+      : html`The fires change: ${fires.before.toLocaleString("en")} → ${fires.after.toLocaleString("en")} until <${Time} at=${fires.to}
         short=${false} />.`}
-      ${of.next_before !== of.next_after && html` Next: <${When} at=${of.next_before} short=${false} /> → <${When} at=${of.next_after}
+      ${of.next_before !== of.next_after && html` Next: <${Time} at=${of.next_before} short=${false} /> → <${Time} at=${of.next_after}
         short=${false} />.`}</p>
-    ${some(fires.removed, fires.before - fires.kept, "−", "go")}${some(fires.added, fires.after - fires.kept, "+", "come")}
+    ${some(fires.removed, fires.before - fires.kept, "−", "removed")}${some(fires.added, fires.after - fires.kept, "+", "added")}
     ${of.warnings.map((one) => html`<p class="tone-warn"><span aria-hidden="true">⚠</span> ${one.text}</p>`)}`;
 }

@@ -1,32 +1,32 @@
-// The graph of a workflow: each of its versions, and what differs between two of them, drawn and in words.
+// The graph of a workflow: each version, and the difference between two versions as drawing and text.
 import { html } from "../lib/html.js";
 import { get } from "../lib/api.js";
 import { write } from "../lib/json.js";
-import { useData } from "../lib/load.js";
-import { narrow, query } from "../lib/place.js";
-import { full } from "../lib/time.js";
-import { CopyAs, Facts, Json, Loading } from "../parts/basics.js";
+import { useData } from "../lib/page_data.js";
+import { setQuery, query } from "../lib/router.js";
+import { formatTime } from "../lib/time.js";
+import { CopyAs, DescriptionList, Json, Loading } from "../parts/elements.js";
 import { Changes } from "../parts/diff.js";
-import { KINDS, RULES, edgesOf, word } from "../parts/flow_words.js";
+import { KINDS, RULES, edgesOf, shellQuote } from "../parts/node_text.js";
 import { Graph } from "../parts/graph.js";
 import { pathOf } from "../parts/job_actions.js";
-import { Segments, segment } from "../parts/segments.js";
+import { Segments, segment } from "../parts/segmented_control.js";
 
-const WAYS = { lr: "→ Across", tb: "↓ Down" };
+const DIRECTIONS = { lr: "→ Across", tb: "↓ Down" };
 const MARKS = { added: ["+", "good"], removed: ["−", "bad"], changed: ["~", "warn"], same: ["=", "mute"] };
 
 export function GraphTab({ job }) {
-  const known = useData((stop) => get(`${pathOf(job)}/graph/versions`, {}, stop), [job.job_id, job.revision], { still: true });
+  const known = useData((stop) => get(`${pathOf(job)}/graph/versions`, {}, stop), [job.job_id, job.revision], { once: true });
   const version = query.value.get("version") ?? String(job.workflow.version);
   const against = query.value.get("against") ?? "";
-  const found = useData((stop) => read(job, version, against, stop), [job.job_id, job.revision, version, against], { still: true });
+  const found = useData((stop) => read(job, version, against, stop), [job.job_id, job.revision, version, against], { once: true });
   return html`<div class="tools">
-      <${Versions} label="Version" of=${known.data?.items ?? []} chosen=${version} choose=${(one) => narrow({ version: one, node: "" })} />
+      <${Versions} label="Version" of=${known.data?.items ?? []} chosen=${version} choose=${(one) => setQuery({ version: one, node: "" })} />
       <${Versions} label="Compare with" of=${(known.data?.items ?? []).filter((one) => String(one.version) !== version)} chosen=${against} none="none"
-        choose=${(one) => narrow({ against: one, node: "" })} />
-      <${Segments} name="dir" label="which way the graph goes" of=${WAYS} usual="lr" />
+        choose=${(one) => setQuery({ against: one, node: "" })} />
+      <${Segments} name="dir" label="Direction" of=${DIRECTIONS} usual="lr" />
       <span class="gap"></span><${Copies} job=${job} version=${version} against=${against} /></div>
-    <${Loading} of=${found}>${(data) => html`<${Shown} ...${data} />`}<//>`;
+    <${Loading} of=${found}>${(data) => html`<${GraphWithPanel} ...${data} />`}<//>`;
 }
 
 async function read(job, version, against, stop) {
@@ -39,7 +39,7 @@ async function read(job, version, against, stop) {
 }
 
 function Versions({ label, of, chosen, choose, none }) {
-  const title = (one) => `${one.version} · ${full(one.effective_at).slice(0, 16)} · ${one.who}`;
+  const title = (one) => `${one.version} · ${formatTime(one.effective_at).slice(0, 16)} · ${one.who}`;
   return html`<label class="choice version"><span>${label}</span><select value=${chosen} onChange=${(event) => choose(event.target.value)}>
     ${none && html`<option value="" selected=${!chosen}>${none}</option>`}
     ${!none && !of.some((one) => String(one.version) === chosen) && html`<option value=${chosen} selected=${true}>${chosen}</option>`}
@@ -47,16 +47,16 @@ function Versions({ label, of, chosen, choose, none }) {
 }
 
 function Copies({ job, version, against }) {
-  if (!against) return html`<${CopyAs} cli=${`bellringer workflows graph ${word(job.name)} --version ${version}`}
+  if (!against) return html`<${CopyAs} cli=${`bellringer workflows graph ${shellQuote(job.name)} --version ${version}`}
     path=${`${pathOf(job)}/graph?version=${version}`} />`;
-  return html`<${CopyAs} cli=${`bellringer workflows diff ${word(job.name)} ${against} ${version}`}
+  return html`<${CopyAs} cli=${`bellringer workflows diff ${shellQuote(job.name)} ${against} ${version}`}
     path=${`${pathOf(job)}/graph/difference?from=${against}&to=${version}`} />`;
 }
 
 const lineOf = (edge) => `${edge.from}\n${edge.to}`;
 
-/** How each node and edge differs: name → mark. */
-function marked(difference) {
+/** Difference per node and edge: name → mark. */
+function diffMarks(difference) {
   const nodes = new Map();
   const edges = new Map();
   if (difference) {
@@ -74,13 +74,13 @@ function boxOf(node, mark) {
   const about = node.kind === "task" ? node.task : (node.task ?? node.kind);
   return {
     name: node.name, kind: KINDS[node.kind] ?? "•", icon, tone, stack: node.map, mark, count: node.map ? "×n" : "",
-    word: mark ? (mark === "same" ? "as before" : mark) : about, more: "",
-    say: [`${node.name}: ${mark ? `${mark}, ` : ""}${about}`, node.map && "for each element", node.undoes && `undoes ${node.undoes}`].filter(Boolean).join(", "),
+    word: mark ? (mark === "same" ? "unchanged" : mark) : about, more: "",
+    say: [`${node.name}: ${mark ? `${mark}, ` : ""}${about}`, node.map && "per element", node.undoes && `undoes ${node.undoes}`].filter(Boolean).join(", "),
   };
 }
 
-function Shown({ graph, before, difference }) {
-  const marks = marked(difference);
+function GraphWithPanel({ graph, before, difference }) {
+  const marks = diffMarks(difference);
   const gone = before?.nodes.filter((node) => marks.nodes.get(node.name) === "removed") ?? [];
   const nodes = [...graph.nodes, ...gone];
   const lost = difference?.edges_removed.filter((edge) => marks.edges.get(lineOf(edge)) === "removed") ?? [];
@@ -90,44 +90,44 @@ function Shown({ graph, before, difference }) {
   });
   const chosen = query.value.get("node") ?? "";
   const shown = nodes.find((node) => node.name === chosen);
-  return html`${difference && html`<${Words} of=${difference} />`}
+  return html`${difference && html`<${Differences} of=${difference} />`}
     <div class="flow ${shown ? "with-panel" : ""}"><div class="flow-main">
       <${Graph} nodes=${nodes.map((node) => boxOf(node, difference && (marks.nodes.get(node.name) ?? "same")))} edges=${edges}
-        direction=${segment("dir", WAYS, "lr")} chosen=${chosen} choose=${(node) => narrow({ node })}
-        label="the nodes as a graph: arrows go from one to the next, Enter opens it" />
-      <p class="legend mute">${nodes.length} ${nodes.length === 1 ? "node" : "nodes"}${graph.max_parallel ? `, at most ${graph.max_parallel} at once` : ""}${
-        graph.output ? `, the result is that of ${graph.output}` : ""}${Object.keys(graph.params).length ? `, params ${Object.keys(graph.params).join(", ")}` : ""}</p></div>
+        direction=${segment("dir", DIRECTIONS, "lr")} chosen=${chosen} choose=${(node) => setQuery({ node })}
+        label="Graph of the nodes: arrow keys move between nodes, Enter opens a node" />
+      <p class="legend mute">${nodes.length} ${nodes.length === 1 ? "node" : "nodes"}${graph.max_parallel ? `, at most ${graph.max_parallel} in parallel` : ""}${
+        graph.output ? `, result of ${graph.output}` : ""}${Object.keys(graph.params).length ? `, parameters ${Object.keys(graph.params).join(", ")}` : ""}</p></div>
       ${shown && html`<${Panel} node=${shown} graph=${graph} before=${before} mark=${marks.nodes.get(chosen)} />`}</div>`;
 }
 
-/** The difference for those who do not see colours, or no picture at all. */
-function Words({ of }) {
+/** The difference as text. */
+function Differences({ of }) {
   const line = (edge) => `${edge.from} → ${edge.to}${edge.is === undefined ? "" : ` (= ${typeof edge.is === "string" ? edge.is : write(edge.is)})`}`;
   const rows = [
     ["added", "Nodes added", of.added], ["removed", "Nodes removed", of.removed],
     ["changed", "Nodes changed", of.changed.map((one) => `${one.name} (${one.fields.join(", ")})`)],
     ["added", "Edges added", of.edges_added.map(line)], ["removed", "Edges removed", of.edges_removed.map(line)],
-    ["changed", "Changed of the workflow", of.fields],
+    ["changed", "Workflow options changed", of.fields],
   ].filter(([, , list]) => list.length);
   if (!rows.length) return html`<p role="status">Versions ${of.from} and ${of.to} are the same.</p>`;
-  return html`<section class="differs" aria-label=${`what differs between version ${of.from} and ${of.to}`}><ul>
+  return html`<section class="differs" aria-label=${`Differences between versions ${of.from} and ${of.to}`}><ul>
     ${rows.map(([mark, title, list]) => html`<li class="tone-${MARKS[mark][1]}"><span aria-hidden="true">${MARKS[mark][0]}</span> <strong>${title}:</strong>${" "}
       <span class="names">${list.slice(0, 50).join(", ")}${list.length > 50 ? `, and ${list.length - 50} more` : ""}</span></li>`)}</ul></section>`;
 }
 
-const written = (graph, name) => graph?.document.nodes.find((node) => node.name === name);
+const declaredNode = (graph, name) => graph?.document.nodes.find((node) => node.name === name);
 
 function Panel({ node, graph, before, mark }) {
-  const [now, then] = [written(graph, node.name), written(before, node.name)];
+  const [now, then] = [declaredNode(graph, node.name), declaredNode(before, node.name)];
   const fields = [...new Set([...Object.keys(then ?? {}), ...Object.keys(now ?? {})])].filter((name) => write(now?.[name]) !== write(then?.[name]));
   return html`<aside class="card panel" aria-label=${`node ${node.name}`}>
-    <header><h2>${node.name}</h2><button type="button" class="quiet icon" aria-label="close the node" onClick=${() => narrow({ node: "" })}>✕</button></header>
+    <header><h2>${node.name}</h2><button type="button" class="quiet icon" aria-label="Close the node" onClick=${() => setQuery({ node: "" })}>✕</button></header>
     ${mark && html`<p class="tone-${MARKS[mark][1]}"><span aria-hidden="true">${MARKS[mark][0]}</span> ${mark}</p>`}
-    <${Facts} of=${[
-      ["Kind", node.map ? `${node.kind}, one for each element` : node.kind], node.task && ["Task", html`<code>${node.task}</code>`],
+    <${DescriptionList} of=${[
+      ["Kind", node.map ? `${node.kind}, one per element` : node.kind], node.task && ["Task", html`<code>${node.task}</code>`],
       node.undoes ? ["Undoes", node.undoes] : ["Runs when", RULES[node.when] ?? node.when], node.pool && ["Pool", node.pool],
-      node.max_items && ["Elements", `${node.max_items.toLocaleString("en")} at most`], node.max_parallel && ["At once", node.max_parallel],
+      node.max_items && ["Max. elements", node.max_items.toLocaleString("en")], node.max_parallel && ["Max. parallel", node.max_parallel],
     ]} />
     ${mark === "changed" && html`<${Changes} of=${fields.map((field) => ({ field, before: then?.[field], after: now?.[field] }))} />`}
-    <h3>As declared</h3><${Json} value=${now ?? then ?? null} label="the node, as declared" /></aside>`;
+    <h3>Declaration</h3><${Json} value=${now ?? then ?? null} label="Declaration of the node" /></aside>`;
 }

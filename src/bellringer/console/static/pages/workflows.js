@@ -1,15 +1,15 @@
-// Workflows: which there are, how their last runs went, and when they run next.
+// The list of workflows with their latest and next runs.
 import { html, useState } from "../lib/html.js";
 import { get, part } from "../lib/api.js";
-import { useData } from "../lib/load.js";
-import { gather } from "../lib/pages.js";
-import { go, query } from "../lib/place.js";
-import { CopyAs, Empty, Link, Loading, More, When } from "../parts/basics.js";
-import { Snippet } from "../parts/command.js";
+import { useData } from "../lib/page_data.js";
+import { fetchPages } from "../lib/pages.js";
+import { navigate, query } from "../lib/router.js";
+import { CopyAs, Empty, Link, Loading, MoreButton, Time } from "../parts/elements.js";
+import { Snippet } from "../parts/copyable_command.js";
 import { Search } from "../parts/filters.js";
-import { word } from "../parts/flow_words.js";
-import { Took } from "../parts/run_words.js";
-import { State, Strip } from "../parts/state.js";
+import { shellQuote } from "../parts/node_text.js";
+import { RunDuration } from "../parts/run_text.js";
+import { State, Strip } from "../parts/state_badge.js";
 import { Table } from "../parts/table.js";
 
 const PAGE = 50;
@@ -28,9 +28,9 @@ def etl(wf: Workflow):
 
 const COMMANDS = "bellringer dev etl.py\nbellringer jobs trigger etl.etl\nbellringer workflows list";
 
-/** The workflows, then their last runs: a list without strips is better than none. */
+/** Reads the workflows, then their latest runs. If the latter fails, the list is shown without them. */
 async function read(q, wanted, stop) {
-  const page = await gather("workflows", { q }, wanted, stop);
+  const page = await fetchPages("workflows", { q }, wanted, stop);
   const strips = {};
   try {
     for (let at = 0; at < page.items.length; at += 100) {
@@ -47,32 +47,32 @@ const COLUMNS = (strips) => [
   { name: "Name", cell: (one) => html`<${Link} to=${`jobs/${part(one.job_id)}`} class="name">${one.name}<//>${one.paused && html` <${State} of="paused" />`}` },
   { name: "Nodes", class: "number tight", cell: (one) => one.nodes.toLocaleString("en") },
   { name: "Version", class: "number tight", cell: (one) => html`<${Link} to=${`jobs/${part(one.job_id)}`} terms=${{ tab: "graph" }}
-    aria-label=${`version ${one.version}: its graph`}>${one.version}<//>` },
+    aria-label=${`Graph of version ${one.version}`}>${one.version}<//>` },
   { name: "Last 30 runs", class: "tight", cell: (one) => html`<${Strip} runs=${strips[one.job_id]} />` },
-  { name: "Last run", class: "tight", cell: (one) => one.last ? html`<${Link} to=${`runs/${part(one.last.run_id)}`} aria-label=${`the last run: ${one.last.state}`}>
+  { name: "Last run", class: "tight", cell: (one) => one.last ? html`<${Link} to=${`runs/${part(one.last.run_id)}`} aria-label=${`Last run: ${one.last.state}`}>
     <${State} of=${one.last.state} /><//>` : html`<span class="mute">–</span>` },
-  { name: "Took", class: "number tight", cell: (one) => (one.last ? html`<${Took} run=${one.last} />` : "–") },
-  { name: "Ended", class: "tight", cell: (one) => html`<${When} at=${one.last?.finished_at} />` },
-  { name: "Next", class: "tight", cell: (one) => (one.paused ? html`<span class="mute">–</span>` : html`<${When} at=${one.next_at} />`) },
+  { name: "Took", class: "number tight", cell: (one) => (one.last ? html`<${RunDuration} run=${one.last} />` : "–") },
+  { name: "Ended", class: "tight", cell: (one) => html`<${Time} at=${one.last?.finished_at} />` },
+  { name: "Next", class: "tight", cell: (one) => (one.paused ? html`<span class="mute">–</span>` : html`<${Time} at=${one.next_at} />`) },
 ];
 
 export default function Workflows() {
   const q = query.value.get("q") ?? "";
-  const [wanted, want] = useState(PAGE);
+  const [wanted, setWanted] = useState(PAGE);
   const found = useData((stop) => read(q, wanted, stop), [q, wanted]);
   return html`<header class="head"><h1>Workflows</h1><span class="gap"></span></header>
-    <div class="tools"><${Search} label="search by name" placeholder="Search by name" /><span class="gap"></span>
-      <${CopyAs} cli=${`bellringer workflows list${q && ` --q ${word(q)}`}`} path=${`workflows${q && `?q=${encodeURIComponent(q)}`}`} /></div>
+    <div class="tools"><${Search} label="Search by name" placeholder="Search by name" /><span class="gap"></span>
+      <${CopyAs} cli=${`bellringer workflows list${q && ` --q ${shellQuote(q)}`}`} path=${`workflows${q && `?q=${encodeURIComponent(q)}`}`} /></div>
     <${Loading} of=${found}>${(data) => html`
       ${data.items.length === 0
         ? html`<${Nothing} q=${q} />`
         : html`<${Table} caption="Workflows" columns=${COLUMNS(data.strips)} rows=${data.items} id=${(one) => one.job_id}
-          open=${(one) => go(`jobs/${part(one.job_id)}`)} />`}
-      <${More} cursor=${data.next_cursor} busy=${found.busy} onMore=${() => want(wanted + PAGE)} />`}<//>`;
+          open=${(one) => navigate(`jobs/${part(one.job_id)}`)} />`}
+      <${MoreButton} cursor=${data.next_cursor} busy=${found.busy} onMore=${() => setWanted(wanted + PAGE)} />`}<//>`;
 }
 
 function Nothing({ q }) {
-  if (q) return html`<${Empty} title="No workflow fits"><p>Search for less, or <${Link} to="workflows">see all workflows<//>.</p><//>`;
-  return html`<${Empty} title="No workflows yet"><p>A workflow is a job whose tasks run after each other: what one returns, the next takes. Write one in Python:</p>
+  if (q) return html`<${Empty} title="No matching workflows"><p>Change the search, or <${Link} to="workflows">show all workflows<//>.</p><//>`;
+  return html`<${Empty} title="No workflows yet"><p>A workflow is a job with several nodes: the result of one node is the argument of the next. Write one in Python:</p>
     <div class="snippets"><${Snippet} title="etl.py" text=${EXAMPLE} /><${Snippet} title="Run it" text=${COMMANDS} /></div><//>`;
 }

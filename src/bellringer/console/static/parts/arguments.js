@@ -1,13 +1,13 @@
-// The arguments of a task as a form, made from the JSON Schema that its worker has told of; or as JSON, for who prefers it.
+// The arguments of a task, as a form generated from the task's JSON Schema, or as JSON.
 import { html, useEffect, useId, useState } from "../lib/html.js";
 import { get, part } from "../lib/api.js";
-import { useData } from "../lib/load.js";
+import { useData } from "../lib/page_data.js";
 import { read, write } from "../lib/json.js";
 import { Field } from "./field.js";
 
 const NUMBER = /^\s*-?\d+(\.\d+)?([eE][+-]?\d+)?\s*$/;
 
-/** A task as workers have told of it; null where none has yet. */
+/** The task as described by its workers; null if no worker has described it. */
 export function useTask(name) {
   return useData(async (stop) => {
     if (!name) return null;
@@ -17,28 +17,28 @@ export function useTask(name) {
       if (error.status === 404) return null;
       throw error;
     }
-  }, [name], { still: true });
+  }, [name], { once: true });
 }
 
-/** One schema behind references and "or null". */
-function plain(schema, defs) {
-  if (schema?.$ref) return plain({ ...defs?.[schema.$ref.split("/").pop()], ...schema, $ref: undefined }, defs);
+/** Resolves references and nullable types of a schema. */
+function resolveSchema(schema, defs) {
+  if (schema?.$ref) return resolveSchema({ ...defs?.[schema.$ref.split("/").pop()], ...schema, $ref: undefined }, defs);
   const others = schema?.anyOf?.filter((one) => one.type !== "null");
-  if (others?.length === 1) return plain({ ...others[0], ...schema, anyOf: undefined }, defs);
+  if (others?.length === 1) return resolveSchema({ ...others[0], ...schema, anyOf: undefined }, defs);
   return schema ?? {};
 }
 
-/** Texts become values: undefined is left out, an Error says what is wrong. */
+/** Parses the text of a field: undefined for an omitted value, an Error for invalid input. */
 function parse(text, schema, required) {
   if (text === "" && !(required && schema.type === "string")) return undefined;
   if (schema.enum) return schema.enum.find((one) => String(one) === text);
   if (schema.type === "string") return text;
   if (schema.type === "boolean") return text === "true";
-  if (schema.type === "integer" || schema.type === "number") return NUMBER.test(text) ? read(text.trim()) : new Error(`${text} is no number`);
+  if (schema.type === "integer" || schema.type === "number") return NUMBER.test(text) ? read(text.trim()) : new Error(`${text} is not a number`);
   try {
     return read(text);
   } catch {
-    return new Error("this is no JSON");
+    return new Error("invalid JSON");
   }
 }
 
@@ -46,23 +46,23 @@ const SIMPLE = ["string", "boolean", "integer", "number"];
 const textOf = (value, schema) => (value === undefined ? "" : SIMPLE.includes(schema.type) || schema.enum ? String(value) : write(value, 2));
 
 function Argument({ name, schema, required, value, set, faults }) {
-  const [text, type] = useState(() => textOf(value, schema));
+  const [text, setText] = useState(() => textOf(value, schema));
   const parsed = parse(text, schema, required);
   const wrong = parsed instanceof Error ? [{ detail: parsed.message }] : [];
   const missing = required && parsed === undefined;
   function typed(next) {
-    type(next);
+    setText(next);
     set(parse(next, schema, required));
   }
-  const fallback = schema.default === undefined ? "" : `without it: ${write(schema.default)}`;
+  const fallback = schema.default === undefined ? "" : `default: ${write(schema.default)}`;
   const hint = [schema.title, schema.description, schema.format, fallback].filter(Boolean).join(" · ");
   const choices = schema.enum?.map(String) ?? (schema.type === "boolean" ? ["true", "false"] : null);
   const label = html`<span><code>${name}</code> <span class="mute">
-    ${schema.enum ? "one of" : schema.type ?? "JSON"}${required ? "" : ", may be left out"}</span></span>`;
+    ${schema.enum ? "one of" : schema.type ?? "JSON"}${required ? "" : ", optional"}</span></span>`;
   return html`<${Field} label=${label} hint=${hint} faults=${[...wrong, ...faults]}>${(named) => {
     if (choices) {
       return html`<select ...${named} value=${text} onChange=${(event) => typed(event.target.value)}>
-        <option value="">${required ? "choose" : "leave out"}</option>${choices.map((one) => html`<option value=${one} selected=${one === text}>
+        <option value="">${required ? "choose" : "omit"}</option>${choices.map((one) => html`<option value=${one} selected=${one === text}>
           ${one}</option>`)}</select>`;
     }
     if (SIMPLE.includes(schema.type)) {
@@ -74,17 +74,17 @@ function Argument({ name, schema, required, value, set, faults }) {
   }}<//>`;
 }
 
-/** JSON that is typed: `set` hears the value, or an Error while it is none. */
+/** A JSON field: `set` receives the value, or an Error while the text is invalid. */
 export function JsonField({ label, value, set, hint, faults = [], rows = 6 }) {
-  const [text, type] = useState(() => write(value, 2) ?? "");
-  const [wrong, refuse] = useState("");
+  const [text, setText] = useState(() => write(value, 2) ?? "");
+  const [wrong, setWrong] = useState("");
   function typed(event) {
-    type(event.target.value);
+    setText(event.target.value);
     try {
       set(read(event.target.value));
-      refuse("");
+      setWrong("");
     } catch (error) {
-      refuse(error.message);
+      setWrong(error.message);
       set(new Error(error.message));
     }
   }
@@ -93,42 +93,42 @@ export function JsonField({ label, value, set, hint, faults = [], rows = 6 }) {
 }
 
 /**
- * task: as GET tasks/{name} tells it, or null; value: the keyword arguments. `set(kwargs)` hears every change, `refuse(names)` which of them
- * cannot be read. What the schema does not name is kept, and shown by the JSON view.
+ * task: the response of GET tasks/{name}, or null; value: the keyword arguments. `set(kwargs)` receives every change, `refuse(names)` the names
+ * with invalid input. Arguments that the schema does not contain are kept and shown in the JSON view.
  */
 export function Arguments({ task, value, set, refuse, faults = () => [] }) {
   const schema = task?.schema;
   const properties = Object.entries(schema?.properties ?? {});
   const known = schema && (properties.length > 0 || schema.additionalProperties === false);
   const extra = Object.keys(value ?? {}).some((name) => !(name in (schema?.properties ?? {})));
-  const [raw, turn] = useState(false);
-  const [wrong, mark] = useState({});
+  const [raw, setRaw] = useState(false);
+  const [wrong, setWrong] = useState({});
   const id = useId();
   const isRaw = raw || !known || extra;
   useEffect(() => refuse(Object.keys(wrong).filter((name) => wrong[name])), [wrong]);
-  useEffect(() => mark({}), [isRaw, task?.name]);
+  useEffect(() => setWrong({}), [isRaw, task?.name]);
   function change(name, next) {
-    mark((old) => ({ ...old, [name]: next instanceof Error }));
+    setWrong((old) => ({ ...old, [name]: next instanceof Error }));
     if (next instanceof Error) return;
     const { [name]: _old, ...rest } = value ?? {};
     set(next === undefined ? rest : { ...rest, [name]: next });
   }
   function whole(next) {
     const bad = next instanceof Error || typeof next !== "object" || next === null || Array.isArray(next);
-    mark({ "": bad });
+    setWrong({ "": bad });
     if (!bad) set(next);
   }
-  const unknown = task ? "this task says nothing of its arguments" : "no worker has told of this task yet, so its arguments are not known";
+  const unknown = task ? "this task does not describe its arguments" : "no worker has described this task yet, so its arguments are unknown";
   const note = known ? "a JSON object" : unknown;
   return html`<fieldset class="arguments" aria-describedby=${id}><legend>Arguments</legend>
-    ${known && html`<label class="switch"><input type="checkbox" checked=${isRaw} disabled=${extra} onChange=${() => turn(!raw)} /> as JSON</label>`}
-    <small id=${id} class="mute">${extra && known ? "some of these are not among what the task names" : task?.doc?.split("\n")[0] ?? ""}</small>
+    ${known && html`<label class="switch"><input type="checkbox" checked=${isRaw} disabled=${extra} onChange=${() => setRaw(!raw)} /> As JSON</label>`}
+    <small id=${id} class="mute">${extra && known ? "some of these arguments are not in the task's schema" : task?.doc?.split("\n")[0] ?? ""}</small>
     ${isRaw
       ? html`<${JsonField} key=${`raw-${task?.name}`} label="Keyword arguments" value=${value ?? {}} set=${whole} hint=${note}
-        faults=${wrong[""] ? [{ detail: "keyword arguments are one object" }] : faults("")} />`
+        faults=${wrong[""] ? [{ detail: "keyword arguments must be an object" }] : faults("")} />`
       : properties.length === 0
-        ? html`<p class="mute">This task takes none.</p>`
-        : properties.map(([name, one]) => html`<${Argument} key=${`${task.name}/${name}`} name=${name} schema=${plain(one, schema.$defs)}
+        ? html`<p class="mute">This task has no arguments.</p>`
+        : properties.map(([name, one]) => html`<${Argument} key=${`${task.name}/${name}`} name=${name} schema=${resolveSchema(one, schema.$defs)}
           required=${schema.required?.includes(name) ?? false}
             value=${value?.[name]} set=${(next) => change(name, next)} faults=${faults(name)} />`)}
   </fieldset>`;

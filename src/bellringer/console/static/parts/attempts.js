@@ -1,20 +1,20 @@
-// The attempts at a run: when it waited, ran and held off, as one bar; and each attempt with what became of it.
+// The attempts of a run: a bar with its waiting, running and backoff times, and the details of each attempt.
 import { html } from "../lib/html.js";
-import { narrow } from "../lib/place.js";
-import { now, seconds, span } from "../lib/time.js";
-import { Facts, Link, When } from "./basics.js";
-import { CopyButton, headline, isOver } from "./run_words.js";
-import { State, look } from "./state.js";
+import { setQuery } from "../lib/router.js";
+import { now, secondsBetween, formatDuration } from "../lib/time.js";
+import { DescriptionList, Link, Time } from "./elements.js";
+import { CopyButton, errorSummary, hasEnded } from "./run_text.js";
+import { State, look } from "./state_badge.js";
 
-const KINDS = { waiting: ["◷", "waited", "calm"], backoff: ["↻", "held off", "warn"], running: ["▶", "ran", "busy"] };
+const KINDS = { waiting: ["◷", "waited", "calm"], backoff: ["↻", "backed off", "warn"], running: ["▶", "ran", "busy"] };
 
-/** What a run did, piece by piece, from when it was due to its end or to `moment`. */
-export function pieces(run, moment) {
+/** Splits the life of a run into pieces, from its due time to its end or to `moment`. */
+export function splitTimes(run, moment) {
   const found = [];
-  let at = Math.max(new Date(run.scheduled_for), new Date(run.fired_at ?? run.scheduled_for)); // it may be made ahead of its time, or long after
+  let at = Math.max(new Date(run.scheduled_for), new Date(run.fired_at ?? run.scheduled_for)); // a run may be created before its time, or long after
   function add(kind, to, more = {}) {
     const end = new Date(to).getTime();
-    if (end > at || more.attempt) found.push({ kind, seconds: Math.max(0, end - at) / 1000, ...more }); // an attempt shows, however short
+    if (end > at || more.attempt) found.push({ kind, seconds: Math.max(0, end - at) / 1000, ...more }); // attempts are shown even if they took no time
     at = Math.max(at, end);
   }
   const tries = run.attempts.filter((one) => one.started_at).toSorted((a, b) => new Date(a.started_at) - new Date(b.started_at));
@@ -22,7 +22,7 @@ export function pieces(run, moment) {
     add(n ? "backoff" : "waiting", one.started_at);
     add("running", one.finished_at, { attempt: one.attempt, outcome: one.outcome ?? one.ends_as });
   }
-  if (isOver(run)) {
+  if (hasEnded(run)) {
     if (!tries.length && run.finished_at) add("waiting", run.finished_at);
     return found;
   }
@@ -38,15 +38,15 @@ export function pieces(run, moment) {
 
 const sum = (of, kind) => of.filter((one) => one.kind === kind).reduce((all, one) => all + one.seconds, 0);
 
-/** One bar: how long it waited, ran and held off. The words below it say the same. */
-export function RunLine({ run }) {
-  const found = pieces(run, isOver(run) ? 0 : now.value);
+/** A bar with waiting, running and backoff times, and the same as text. */
+export function RunTimeBar({ run }) {
+  const found = splitTimes(run, hasEnded(run) ? 0 : now.value);
   if (!found.length) return null;
   const kinds = Object.entries(KINDS).filter(([kind]) => found.some((one) => one.kind === kind));
-  const words = kinds.map(([kind, [icon, word, shade]]) => ({ icon, tone: shade, text: `${word} ${span(sum(found, kind))}` }));
+  const words = kinds.map(([kind, [icon, word, shade]]) => ({ icon, tone: shade, text: `${word} ${formatDuration(sum(found, kind))}` }));
   const tone = (one) => (one.outcome ? look(one.outcome)[1] : KINDS[one.kind][2]);
-  const title = (one) => `${one.attempt ? `attempt ${one.attempt} ${one.outcome.replaceAll("_", " ")}: ` : ""}${KINDS[one.kind][1]} ${span(one.seconds)}`;
-  return html`<div class="run-line" role="img" aria-label=${`${words.map((one) => one.text).join(", ")}; attempt by attempt below`}>
+  const title = (one) => `${one.attempt ? `attempt ${one.attempt} ${one.outcome.replaceAll("_", " ")}: ` : ""}${KINDS[one.kind][1]} ${formatDuration(one.seconds)}`;
+  return html`<div class="run-line" role="img" aria-label=${`${words.map((one) => one.text).join(", ")}; details of each attempt below`}>
       ${found.map((one) => html`<span class="piece ${one.kind} tone-${tone(one)}" style=${{ flexGrow: String(Math.max(one.seconds, 0.001)) }}
         title=${title(one)}>
         ${one.attempt && html`<span aria-hidden="true">${one.attempt}</span>`}</span>`)}
@@ -57,8 +57,8 @@ export function RunLine({ run }) {
 
 const FRAME = /^ {2}File "(.*)", line (\d+)(?:, in (.*))?$/;
 
-/** A traceback as Python writes it, in its parts: frames, and the text between them. */
-export function frames(text) {
+/** Splits a Python traceback into frames and the text between them. */
+export function parseTraceback(text) {
   const found = [];
   for (const line of text.replace(/\n$/, "").split("\n")) {
     const frame = FRAME.exec(line);
@@ -73,42 +73,42 @@ export function frames(text) {
 
 function Traceback({ text }) {
   if (!text) return null;
-  return html`<div class="traceback" role="group" aria-label="traceback">
-    ${frames(text).map((one) =>
+  return html`<div class="traceback" role="group" aria-label="Traceback">
+    ${parseTraceback(text).map((one) =>
       one.file
         ? html`<div class="at"><strong>${one.name}</strong> <span class="mute">${one.file}:${one.line}</span>
             ${one.code.length > 0 && html`<pre>${one.code.join("\n")}</pre>`}</div>`
         : html`<pre class="said">${one.text}</pre>`)}
-    <${CopyButton} text=${text} what="the traceback" />
+    <${CopyButton} text=${text} what="traceback" />
   </div>`;
 }
 
 function Attempt({ of, open, zone }) {
   const state = of.outcome ?? of.ends_as ?? "skipped";
   const logs = () => {
-    narrow({ attempt: String(of.attempt) });
+    setQuery({ attempt: String(of.attempt) });
     document.getElementById("logs")?.scrollIntoView({ block: "start" });
   };
   return html`<details class="attempt" open=${open}>
-    <summary><strong>${of.attempt ? `Attempt ${of.attempt}` : "Without an attempt"}</strong> <${State} of=${state} />${" "}
-      <span class="mute">${of.started_at ? span(seconds(of.started_at, of.finished_at)) : ""}${of.worker ? ` on ${of.worker}` : ""}</span>${" "}
-      <span class="clip">${headline(of)}</span></summary>
-    <${Facts} of=${[
-      ["Started", html`<${When} at=${of.started_at} job=${zone} short=${false} />`],
-      ["Ended", html`<${When} at=${of.finished_at} job=${zone} short=${false} />`],
-      of.worker_id !== null && ["Worker", html`${of.worker ?? ""} <${Link} to="runs" terms=${{ worker: of.worker_id }}>its runs (${of.worker_id})<//>`],
-      of.ends_as && ["The run ended as", of.ends_as.replaceAll("_", " ")],
+    <summary><strong>${of.attempt ? `Attempt ${of.attempt}` : "No attempt"}</strong> <${State} of=${state} />${" "}
+      <span class="mute">${of.started_at ? formatDuration(secondsBetween(of.started_at, of.finished_at)) : ""}${of.worker ? ` on ${of.worker}` : ""}</span>${" "}
+      <span class="clip">${errorSummary(of)}</span></summary>
+    <${DescriptionList} of=${[
+      ["Started", html`<${Time} at=${of.started_at} job=${zone} short=${false} />`],
+      ["Ended", html`<${Time} at=${of.finished_at} job=${zone} short=${false} />`],
+      of.worker_id !== null && ["Worker", html`${of.worker ?? ""} <${Link} to="runs" terms=${{ worker: of.worker_id }}>runs of worker ${of.worker_id}<//>`],
+      of.ends_as && ["Run ended as", of.ends_as.replaceAll("_", " ")],
       of.revision !== null && ["Revision", of.revision],
     ]} />
-    ${headline(of) && html`<p class="tone-bad"><span aria-hidden="true">✕</span> ${headline(of)}</p>`}
+    ${errorSummary(of) && html`<p class="tone-bad"><span aria-hidden="true">✕</span> ${errorSummary(of)}</p>`}
     <${Traceback} text=${of.error?.traceback} />
-    ${of.attempt > 0 && html`<p><button type="button" onClick=${logs}>Its log lines</button></p>`}
+    ${of.attempt > 0 && html`<p><button type="button" onClick=${logs}>Show logs</button></p>`}
   </details>`;
 }
 
-/** The newest first, and open where it says what is wrong. */
+/** Newest first; the latest attempt is expanded if it has an error. */
 export function Attempts({ run, zone }) {
   const all = run.attempts.toSorted((a, b) => b.attempt - a.attempt);
-  if (!all.length) return html`<p class="mute">${run.state === "running" ? "The first attempt is running." : "Nobody has tried it yet."}</p>`;
+  if (!all.length) return html`<p class="mute">${run.state === "running" ? "The first attempt is running." : "No attempts yet."}</p>`;
   return all.map((one, n) => html`<${Attempt} key=${`${run.run_id} ${one.attempt}`} of=${one} zone=${zone} open=${n === 0 && Boolean(one.error)} />`);
 }

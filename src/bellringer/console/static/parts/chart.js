@@ -1,11 +1,11 @@
-// Lines over time. Its colours are the page's own, so both themes fit; a table beside it says the same in words.
+// Line chart over time, in the colors of the theme. Pages also show the data as a table.
 import uPlot from "../vendor/uplot.js";
 import { html, useEffect, useRef } from "../lib/html.js";
-import { theme } from "../lib/kept.js";
+import { theme } from "../lib/preferences.js";
 
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const themeColor = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** series: [{name, tone, values}], times: seconds since 1970; `tick(seconds)` words them, where days are not meant. */
+/** series: [{name, tone, values}]; times: seconds since 1970; `tick(seconds)`: label of the time axis. */
 export function Chart({ times, series, height = 140, label, unit = "", tick }) {
   const place = useRef(null);
   const chosen = theme.value;
@@ -16,10 +16,10 @@ export function Chart({ times, series, height = 140, label, unit = "", tick }) {
       cursor: { drag: { x: false, y: false } },
       legend: { live: false },
       axes: [
-        { stroke: colour("--mute"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") }, ...(tick && { size: 30, values: (_plot, ticks) => ticks.map(tick) }) },
-        { stroke: colour("--mute"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") }, size: 60, values: (_plot, ticks) => ticks.map((tick) => `${tick}${unit}`) },
+        { stroke: themeColor("--mute"), grid: { stroke: themeColor("--line") }, ticks: { stroke: themeColor("--line") }, ...(tick && { size: 30, values: (_plot, ticks) => ticks.map(tick) }) },
+        { stroke: themeColor("--mute"), grid: { stroke: themeColor("--line") }, ticks: { stroke: themeColor("--line") }, size: 60, values: (_plot, ticks) => ticks.map((tick) => `${tick}${unit}`) },
       ],
-      series: [{}, ...series.map((one) => ({ label: one.name, stroke: colour(`--${one.tone}`), width: 2, points: { show: false } }))],
+      series: [{}, ...series.map((one) => ({ label: one.name, stroke: themeColor(`--${one.tone}`), width: 2, points: { show: false } }))],
     };
     const plot = new uPlot(options, [times, ...series.map((one) => one.values)], place.current);
     const fit = new ResizeObserver(() => plot.setSize({ width: Math.max(place.current?.clientWidth ?? 0, 200), height }));

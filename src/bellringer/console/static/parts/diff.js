@@ -1,8 +1,8 @@
-// What differs between two states of a thing, field by field: the old and the new are marked by a sign and a word, not by colour alone.
+// Differences between two versions, field by field. Old and new values are marked by a sign as well as by color.
 import { html } from "../lib/html.js";
 import { write } from "../lib/json.js";
 
-const SHORT = 60; // signs of a line
+const SHORT = 60; // characters
 
 function shown(value) {
   if (value === undefined || value === null) return "none";
@@ -12,8 +12,8 @@ function shown(value) {
 }
 
 /** of: [{field, before, after}]. */
-export function Changes({ of, caption = "what differs" }) {
-  if (!of.length) return html`<p class="mute">Nothing differs.</p>`;
+export function Changes({ of, caption = "Differences" }) {
+  if (!of.length) return html`<p class="mute">No differences.</p>`;
   return html`<div class="table diff" role="group" aria-label=${caption} tabindex="0"><table><caption class="unseen">${caption}</caption>
     <thead><tr><th scope="col">Field</th><th scope="col">Before</th><th scope="col">After</th></tr></thead>
     <tbody>${of.map((one) => html`<tr key=${one.field}><th scope="row">${one.field.replaceAll("_", " ")}</th>

@@ -1,10 +1,10 @@
-// Fields of forms: a label, a control, what it means, and what is wrong with it, tied together for those who do not see them side by side.
+// Form fields: label, control, hint and errors, linked with ARIA attributes.
 import { html, useId } from "../lib/html.js";
 
-/** What is wrong at a place of the document, or below it. */
+/** The errors at a JSON pointer or below it. */
 export const faultsAt = (faults, pointer) => (faults ?? []).filter((one) => one.pointer === pointer || one.pointer?.startsWith(`${pointer}/`));
 
-/** `children(named)` draws the control with what ties it to its label and notes. */
+/** `children(named)` renders the control with the attributes in `named`, which link it to its label, hint and errors. */
 export function Field({ label, hint, faults = [], wide = false, children }) {
   const id = useId();
   const notes = [hint && `${id}-hint`, faults.length > 0 && `${id}-fault`].filter(Boolean).join(" ");
@@ -17,20 +17,20 @@ export function Field({ label, hint, faults = [], wide = false, children }) {
   </div>`;
 }
 
-export function Text({ value, set, list, type = "text", mono = false, placeholder, required, mode, ...more }) {
+export function TextField({ value, set, list, type = "text", mono = false, placeholder, required, mode, ...more }) {
   return html`<${Field} ...${more}>${(named) => html`<input ...${named} type=${type} class=${mono ? "mono" : ""} value=${value ?? ""} list=${list}
     placeholder=${placeholder}
     required=${required} inputmode=${mode} autocomplete="off" spellcheck=${false} onInput=${(event) => set(event.target.value)} />`}<//>`;
 }
 
-/** One of several: {value: word}. */
-export function Select({ value, set, of, ...more }) {
+/** Select field. of: {value: label}. */
+export function SelectField({ value, set, of, ...more }) {
   return html`<${Field} ...${more}>${(named) => html`<select ...${named} value=${value} onChange=${(event) => set(event.target.value)}>
     ${Object.entries(of).map(([one, word]) => html`<option value=${one} selected=${one === value}>${word}</option>`)}
   </select>`}<//>`;
 }
 
-export function Tick({ label, value, set, hint }) {
+export function Checkbox({ label, value, set, hint }) {
   const id = useId();
   return html`<div class="field"><label><input type="checkbox" checked=${value} aria-describedby=${hint ? id : undefined}
     onChange=${(event) => set(event.target.checked)} /> ${label}</label>
@@ -44,9 +44,9 @@ function toLocal(instant) {
   return `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())}T${pad(at.getHours())}:${pad(at.getMinutes())}:${pad(at.getSeconds())}`;
 }
 
-/** An instant, chosen in the reader's own zone. */
-export function Moment({ value, set, hint, ...more }) {
+/** Date and time field in the browser's time zone. */
+export function DateTimeField({ value, set, hint, ...more }) {
   const choose = (event) => set(event.target.value ? new Date(event.target.value).toISOString() : "");
-  return html`<${Field} ...${more} hint=${hint ?? "in your own zone"}>${(named) => html`<input ...${named} type="datetime-local" step="1"
+  return html`<${Field} ...${more} hint=${hint ?? "in your time zone"}>${(named) => html`<input ...${named} type="datetime-local" step="1"
     value=${toLocal(value)} onChange=${choose} />`}<//>`;
 }

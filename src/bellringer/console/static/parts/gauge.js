@@ -1,7 +1,7 @@
-// How full something is: a bar, and the two numbers beside it.
+// A utilization bar with its two numbers.
 import { html } from "../lib/html.js";
 
-/** `waits`: something waits for a place, so a full one is worth a look. */
+/** `waits`: work is waiting, so a full gauge is shown as a warning. */
 export function Gauge({ value, most, label, waits = false }) {
   const share = most > 0 ? Math.min(value / most, 1) : 0;
   const tone = most === 0 && waits ? "bad" : share >= 1 && waits ? "warn" : "busy";

@@ -1,21 +1,21 @@
-// A graph to look at: boxes and curves. Only what is in sight is drawn, and less of it from afar, so a graph of thousands stays as light as one of
-// ten. Whoever does not see it has the same as a list.
+// Renders a graph as SVG. Only the visible part is rendered, with less detail at low zoom, so the cost does not depend on the size of the graph.
+// Pages also offer the nodes as a list.
 import { html, useEffect, useMemo, useRef, useState } from "../lib/html.js";
 import { Canvas, MARGIN } from "../lib/canvas.js";
 import { write } from "../lib/json.js";
-import { useKeys } from "../lib/keys.js";
+import { useShortcuts } from "../lib/shortcuts.js";
 import { BOX, layout } from "../lib/layout.js";
 
-const CLOSER = 1.25;
+const ZOOM_STEP = 1.25;
 const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
-const ROOM = 100; // pixels for what is written on an edge
-const STRIDE = 120; // pixels that Shift and an arrow move it by
+const LABEL_PIXELS = 100; // pixels for an edge label
+const PAN_PIXELS = 120; // pixels that Shift and an arrow key pan
 
 const pen = document.createElement("canvas").getContext("2d");
 const widths = new Map();
 
-/** A text as far as there is room for it; SVG does not do it by itself. */
-function cut(text, room) {
+/** Truncates a text to a width; SVG has no ellipsis. */
+function truncate(text, room) {
   const key = `${room} ${text}`;
   if (!widths.has(key)) {
     pen.font = "600 13px system-ui, 'DejaVu Sans', sans-serif";
@@ -28,12 +28,12 @@ function cut(text, room) {
   return widths.get(key);
 }
 
-/** Where it was laid out, and what is in sight of it. `first()` is the name of the box that is looked at first. */
+/** The canvas and its visible area. `first()` returns the name of the box to show initially. */
 function useCanvas(plan, first) {
   const frame = useRef(null);
   const stage = useRef(null);
-  const [seen, see] = useState(null);
-  const canvas = useMemo(() => new Canvas(frame, stage, see), []);
+  const [seen, setSeen] = useState(null);
+  const canvas = useMemo(() => new Canvas(frame, stage, setSeen), []);
   canvas.plan = plan;
   useEffect(() => void canvas.begin(first()), [plan]);
   useEffect(() => canvas.listen(), []);
@@ -41,37 +41,37 @@ function useCanvas(plan, first) {
 }
 
 /**
- * nodes: [{name, kind, icon, tone, word, more, count, stack, strong, mark, say}], those before others first; edges: [{from, to, is, look, sign, strong}].
- * chosen: a name; choose(name). follow: names to keep in sight, or null.
+ * nodes: [{name, kind, icon, tone, word, more, count, stack, strong, mark, say}], in topological order; edges: [{from, to, is, look, sign, strong}].
+ * chosen: name of the selected node; choose(name); follow: names to keep visible, or null.
  */
 export function Graph({ nodes, edges, direction, chosen, choose, label, follow = null }) {
   const shape = JSON.stringify([direction, nodes.map(({ name }) => name), edges.map(({ from, to }) => [from, to])]);
   const plan = useMemo(() => layout(nodes, edges, direction), [shape]);
   const [canvas, seen] = useCanvas(plan, () => firstOf(nodes, chosen));
-  const [at, stand] = useState(chosen);
-  const rover = plan.boxes.has(at) ? at : plan.boxes.has(chosen) ? chosen : nodes[0]?.name; // the one box that Tab comes to
+  const [at, setAt] = useState(chosen);
+  const rover = plan.boxes.has(at) ? at : plan.boxes.has(chosen) ? chosen : nodes[0]?.name; // the box that Tab focuses
   useEffect(() => void (follow?.length && !canvas.isHeld && canvas.show(follow)), [JSON.stringify(follow)]);
   useEffect(() => void (plan.boxes.has(chosen) && canvas.reveal(chosen)), [chosen, plan]);
-  useKeys(
+  useShortcuts(
     {
-      "+": ["closer", () => canvas.zoom(CLOSER)],
-      "-": ["farther", () => canvas.zoom(1 / CLOSER)],
-      0: ["all of the graph", () => canvas.fit()],
+      "+": ["zoom in", () => canvas.zoom(ZOOM_STEP)],
+      "-": ["zoom out", () => canvas.zoom(1 / ZOOM_STEP)],
+      0: ["fit the graph", () => canvas.fit()],
     },
     "Graph",
   );
   function walk(from, step) {
-    const next = neighbour(plan.boxes, from, step);
+    const next = neighbor(plan.boxes, from, step);
     if (!next) return;
-    stand(next);
+    setAt(next);
     canvas.reveal(next);
     const focus = () => canvas.frame.current?.querySelector("[data-rover]")?.focus();
-    requestAnimationFrame(() => requestAnimationFrame(focus)); // once it is drawn
+    requestAnimationFrame(() => requestAnimationFrame(focus)); // after it has been rendered
   }
   function pressed(event) {
     const step = STEPS[event.key];
     const from = event.target.closest("[data-node]")?.dataset.node ?? rover;
-    if (step && event.shiftKey) canvas.pan(-step[0] * STRIDE, -step[1] * STRIDE);
+    if (step && event.shiftKey) canvas.pan(-step[0] * PAN_PIXELS, -step[1] * PAN_PIXELS);
     else if (step) walk(from, step);
     else if (event.key === "Enter" || event.key === " ") choose(from);
     else return;
@@ -80,7 +80,7 @@ export function Graph({ nodes, edges, direction, chosen, choose, label, follow =
   }
   function press(name) {
     if (canvas.isDragged) return;
-    stand(name);
+    setAt(name);
     choose(name);
   }
   const shown = seen ? nodes.filter(({ name }) => name === rover || inside(plan.boxes.get(name), seen)) : [];
@@ -94,31 +94,31 @@ export function Graph({ nodes, edges, direction, chosen, choose, label, follow =
 }
 
 function Tools({ canvas }) {
-  return html`<div class="dag-tools" role="group" aria-label="zoom">
-    <button type="button" class="icon" aria-label="closer" title="closer (+)" onClick=${() => canvas.zoom(CLOSER)}><span aria-hidden="true">+</span></button>
-    <button type="button" class="icon" aria-label="farther" title="farther (-)" onClick=${() => canvas.zoom(1 / CLOSER)}><span aria-hidden="true">−</span></button>
-    <button type="button" class="icon" title="all of it (0)" onClick=${() => canvas.fit()}>Fit<span class="unseen"> all of it</span></button></div>`;
+  return html`<div class="dag-tools" role="group" aria-label="Zoom">
+    <button type="button" class="icon" aria-label="Zoom in" title="Zoom in (+)" onClick=${() => canvas.zoom(ZOOM_STEP)}><span aria-hidden="true">+</span></button>
+    <button type="button" class="icon" aria-label="Zoom out" title="Zoom out (-)" onClick=${() => canvas.zoom(1 / ZOOM_STEP)}><span aria-hidden="true">−</span></button>
+    <button type="button" class="icon" title="Fit the graph (0)" onClick=${() => canvas.fit()}>Fit<span class="unseen"> the graph</span></button></div>`;
 }
 
 const inside = (box, seen) =>
   box && box.x < seen.right && box.x + BOX.width > seen.x && box.y < seen.bottom && box.y + BOX.height > seen.y;
 
-/** The nearest box that way: in the next layer, or beside in the same one. */
-function neighbour(boxes, name, [dx, dy]) {
+/** The nearest box in a direction: in the next layer, or in the same layer. */
+function neighbor(boxes, name, [dx, dy]) {
   const from = boxes.get(name);
   let best = null;
   let least = Infinity;
   for (const [other, box] of boxes) {
     const [x, y] = [(box.x - from.x) * (dx || 1), (box.y - from.y) * (dy || 1)];
-    const [ahead, beside] = dx ? [x, Math.abs(y)] : [y, Math.abs(x)];
+    const [ahead, sideways] = dx ? [x, Math.abs(y)] : [y, Math.abs(x)];
     if (other === name || ahead < 1 || (dx ? ahead < BOX.width / 2 : ahead < BOX.height / 2)) continue;
-    const far = ahead + beside * 3;
+    const far = ahead + sideways * 3;
     if (far < least) [least, best] = [far, other];
   }
   return best;
 }
 
-/** What is looked at first: what was chosen, what needs a look, or the start. */
+/** The node to show initially: the selected one, a failed or running one, or the first. */
 function firstOf(nodes, chosen) {
   const found = nodes.find((node) => node.name === chosen) ?? nodes.find((node) => node.tone === "bad") ?? nodes.find((node) => node.tone === "busy");
   return (found ?? nodes[0])?.name;
@@ -127,7 +127,7 @@ function firstOf(nodes, chosen) {
 const valueOf = (value) => (typeof value === "string" ? value : write(value));
 const classOf = (edge) => [edge.look, edge.strong && "strong"].filter(Boolean).join(" ");
 
-/** All lines of one look are one path: what they have on them is written beside. */
+/** Renders all edges of one style as one path, and their labels. */
 function Lines({ lines, seen, edges, direction }) {
   const now = new Map(edges.map((edge) => [`${edge.from}\n${edge.to}`, edge]));
   const groups = new Map();
@@ -145,7 +145,7 @@ function Lines({ lines, seen, edges, direction }) {
   return html`<g aria-hidden="true">${[...groups].toSorted(([a], [b]) => a.length - b.length).map(([look, [ways, tips]]) => html`
       <path key=${`way ${look}`} class="line ${look}" d=${ways.join("")} /><path key=${`tip ${look}`} class="tip ${look}" d=${tips.join("")} />`)}
     ${words.map(([{ end: [x, y], edge: { from, to } }, edge]) => {
-      const text = cut([edge.sign, edge.is !== undefined && `= ${valueOf(edge.is)}`].filter(Boolean).join(" "), ROOM);
+      const text = truncate([edge.sign, edge.is !== undefined && `= ${valueOf(edge.is)}`].filter(Boolean).join(" "), LABEL_PIXELS);
       const place = direction === "lr" ? { x: x - 12, y: y - 7, class: "at-end" } : { x: x + 9, y: y - 12, class: "" };
       return html`<text key=${`${from}\n${to}`} x=${place.x} y=${place.y} class="on-line ${place.class} ${classOf(edge)}">${text}</text>`;
     })}</g>`;
@@ -162,9 +162,9 @@ function Box({ node, place, near, chosen, rover, choose }) {
     <rect class="paper" width=${width} height=${height} rx="7" />
     <rect class="side" width="6" height=${height} rx="3" />
     ${near
-      ? html`<text class="kind" x="16" y="22">${node.kind}</text><text class="title" x="34" y="22">${cut(node.name, width - 46 - (node.count ? 44 : 0))}</text>
+      ? html`<text class="kind" x="16" y="22">${node.kind}</text><text class="title" x="34" y="22">${truncate(node.name, width - 46 - (node.count ? 44 : 0))}</text>
         ${node.count && html`<text class="count" x=${width - 10} y="22">${node.count}</text>`}
-        <text class="word" x="16" y="42">${node.icon} ${cut(node.word, width - 44)}</text><text class="more" x=${width - 10} y="42">${node.more}</text>`
+        <text class="word" x="16" y="42">${node.icon} ${truncate(node.word, width - 44)}</text><text class="more" x=${width - 10} y="42">${node.more}</text>`
       : html`<text class="far" x=${width / 2} y="40">${node.icon}</text>`}
   </g>`;
 }

@@ -1,16 +1,16 @@
-// Real tables, which the keyboard can walk: Tab comes to the first row, j and k move, Enter opens, x selects. Rows do not jump under the
-// pointer: while it is over the table, new rows wait behind a button.
+// Tables with keyboard navigation: Tab focuses the first row, j and k move, Enter opens, x selects. While the pointer is over a table, new
+// rows are held back behind a button, so that rows do not move under the pointer.
 import { html, useRef, useState } from "../lib/html.js";
-import { useKeys } from "../lib/keys.js";
+import { useShortcuts } from "../lib/shortcuts.js";
 
 /**
- * columns: [{name, cell(row), class, title}]; id(row); open(row); selected: a signal with a Set of ids, where rows can be selected.
- * keys: {letter: [what, act(row)]} for the row that has the focus.
+ * columns: [{name, cell(row), class, title}]; id(row); open(row); selected: signal with a Set of ids, if rows can be selected;
+ * keys: {letter: [description, action(row)]} for the focused row.
  */
 export function Table({ caption, columns, rows, id, open, selected, keys = {}, hidden = true }) {
   const body = useRef(null);
   const held = useRef(null);
-  const [pointed, point] = useState(false);
+  const [pointed, setPointed] = useState(false);
   const ids = rows.map(id).join("\n");
   if (!pointed || !held.current) held.current = rows;
   const known = new Map(rows.map((row) => [id(row), row]));
@@ -25,10 +25,10 @@ export function Table({ caption, columns, rows, id, open, selected, keys = {}, h
     all[at < 0 ? 0 : Math.min(Math.max(at + step, 0), all.length - 1)]?.focus();
   }
   const on = (act) => () => row() && act(row());
-  useKeys(
+  useShortcuts(
     {
       j: ["next row", () => move(1)],
-      k: ["row before", () => move(-1)],
+      k: ["previous row", () => move(-1)],
       ...(open && { Enter: ["open the row", (event) => (event.target.matches("tr[data-row]") && row() ? open(row()) : event.target.click?.())] }),
       ...(selected && { x: ["select the row", on((one) => toggle(selected, id(one)))] }),
       ...Object.fromEntries(Object.entries(keys).map(([name, [what, act]]) => [name, [what, on(act)]])),
@@ -37,17 +37,17 @@ export function Table({ caption, columns, rows, id, open, selected, keys = {}, h
     [ids, pointed],
   );
   const all = selected && shown.length > 0 && shown.every((one) => selected.value.has(id(one)));
-  return html`<div class="table" onMouseEnter=${() => point(true)} onMouseLeave=${() => point(false)}>
-    ${fresh > 0 && html`<button type="button" class="pill" onClick=${() => { held.current = rows; point(false); }}>${fresh} new</button>`}
+  return html`<div class="table" onMouseEnter=${() => setPointed(true)} onMouseLeave=${() => setPointed(false)}>
+    ${fresh > 0 && html`<button type="button" class="pill" onClick=${() => { held.current = rows; setPointed(false); }}>${fresh} new</button>`}
     <table>
       <caption class=${hidden ? "unseen" : ""}>${caption}</caption>
       <thead><tr>
-        ${selected && html`<th scope="col" class="tick"><input type="checkbox" aria-label="select all rows shown" checked=${all} onChange=${() => (selected.value = all ? new Set() : new Set(shown.map(id)))} /></th>`}
+        ${selected && html`<th scope="col" class="tick"><input type="checkbox" aria-label="Select all rows shown" checked=${all} onChange=${() => (selected.value = all ? new Set() : new Set(shown.map(id)))} /></th>`}
         ${columns.map((column) => html`<th scope="col" class=${column.class} title=${column.title}>${column.name}</th>`)}
       </tr></thead>
       <tbody ref=${body}>
         ${shown.map((one, n) => html`<tr key=${id(one)} data-row=${id(one)} tabindex=${n === 0 ? "0" : "-1"} class=${selected?.value.has(id(one)) ? "selected" : ""}>
-          ${selected && html`<td class="tick"><input type="checkbox" aria-label="select this row" checked=${selected.value.has(id(one))} onChange=${() => toggle(selected, id(one))} /></td>`}
+          ${selected && html`<td class="tick"><input type="checkbox" aria-label="Select this row" checked=${selected.value.has(id(one))} onChange=${() => toggle(selected, id(one))} /></td>`}
           ${columns.map((column) => html`<td class=${column.class}>${column.cell(one)}</td>`)}
         </tr>`)}
       </tbody>

@@ -1,44 +1,44 @@
-// An hour behind and an hour ahead, a lane for each job: what waited is hatched, what ran is solid, what is to come is a dot.
-// A lane says the same in words; the job's name is the way in for the keyboard, because its runs are too many to step through.
+// Timeline of the last and the next hour, one lane per job: waiting is hatched, running is solid, future fires are dots.
+// Each lane also has a text for screen readers. Only the job name is focusable, because there are too many runs to step through.
 import { html } from "../lib/html.js";
 import { part } from "../lib/api.js";
-import { address } from "../lib/place.js";
-import { clock, full, span } from "../lib/time.js";
-import { Link } from "./basics.js";
-import { look } from "./state.js";
+import { address } from "../lib/router.js";
+import { formatClock, formatTime, formatDuration } from "../lib/time.js";
+import { Link } from "./elements.js";
+import { look } from "./state_badge.js";
 
 const TICKS = [0, 0.25, 0.5, 0.75, 1];
 const FAILED = ["dead", "failed", "lost", "timed_out"];
-const UNENDED = ["queued", "blocked", "running", "retrying", "waiting", "sent"];
+const UNFINISHED = ["queued", "blocked", "running", "retrying", "waiting", "sent"];
 
 const percent = (share) => `${Math.min(Math.max(share, 0), 1) * 100}%`;
 
-/** of: the timeline of GET overview; now: the moment that it was read at. */
+/** of: the timeline of GET overview; now: the server's time of the response. */
 export function Timeline({ of, now }) {
   const from = Date.parse(of.from);
   const length = Date.parse(of.to) - from;
   const at = (instant) => (Date.parse(instant) - from) / length;
   const scale = { at, now: at(now), nowAt: now };
-  const word = (share) => (share === 0.5 ? "now" : clock(new Date(from + share * length)).slice(0, 5));
+  const word = (share) => (share === 0.5 ? "now" : formatClock(new Date(from + share * length)).slice(0, 5));
   return html`<div class="timeline">
     <div class="axis" aria-hidden="true"><span></span><div class="scale">
       ${TICKS.map((share) => html`<span class="tick" style=${{ left: percent(share) }}>${word(share)}</span>`)}</div></div>
     <ul>${of.lanes.map((lane) => html`<${Lane} key=${lane.job_id} lane=${lane} scale=${scale} />`)}</ul>
     <p class="legend mute" aria-hidden="true">
       <span class="key run tone-good"></span> succeeded <span class="key run tone-bad"></span> failed <span class="key run tone-busy"></span> running
-      <span class="key wait tone-calm"></span> waiting <span class="key dot"></span> to come</p>
-    ${of.truncated && html`<p class="mute">Of jobs that run often, the newest runs are shown.</p>`}
+      <span class="key wait tone-calm"></span> waiting <span class="key dot"></span> upcoming</p>
+    ${of.truncated && html`<p class="mute">For jobs that run often, only the newest runs are shown.</p>`}
   </div>`;
 }
 
 function words(lane) {
   const failed = lane.runs.filter((run) => FAILED.includes(run.state)).length;
-  const going = lane.runs.filter((run) => UNENDED.includes(run.state)).length;
+  const going = lane.runs.filter((run) => UNFINISHED.includes(run.state)).length;
   return [
     `${lane.runs.length} runs`,
     failed && `${failed} failed`,
-    going && `${going} not ended`,
-    lane.fires.length ? `${lane.fires.length}${lane.more ? " or more" : ""} to come, the next at ${full(lane.fires[0])}` : "none to come",
+    going && `${going} unfinished`,
+    lane.fires.length ? `${lane.fires.length}${lane.more ? " or more" : ""} upcoming, next at ${formatTime(lane.fires[0])}` : "none upcoming",
   ].filter(Boolean).join(", ");
 }
 
@@ -46,7 +46,7 @@ function Lane({ lane, scale }) {
   return html`<li><${Link} to=${`jobs/${part(lane.job_id)}`} class="lane-name" title=${lane.job}>${lane.job}<//>
     <div class="lane"><span class="unseen">${words(lane)}</span>
       <a class="coming" tabindex="-1" aria-hidden="true" href=${address(`jobs/${part(lane.job_id)}`, { tab: "schedule" })}
-        style=${{ left: percent(scale.now) }} title=${lane.fires.length ? `next at ${full(lane.fires[0])}` : "no more in this hour"}></a>
+        style=${{ left: percent(scale.now) }} title=${lane.fires.length ? `next at ${formatTime(lane.fires[0])}` : "none in the next hour"}></a>
       ${lane.runs.map((run) => html`<${Bar} key=${run.run_id} run=${run} scale=${scale} />`)}
       ${lane.fires.map((fire) => html`<span key=${fire} class="dot" style=${{ left: percent(scale.at(fire)) }}></span>`)}
       <span class="now" style=${{ left: percent(scale.now) }}></span>
@@ -56,11 +56,11 @@ function Lane({ lane, scale }) {
 function Bar({ run, scale }) {
   const due = scale.at(run.scheduled_for);
   const ended = run.finished_at ? scale.at(run.finished_at) : scale.now;
-  const began = run.started_at ? scale.at(run.started_at) : ended; // what was skipped or cancelled has ended without a start
+  const began = run.started_at ? scale.at(run.started_at) : ended; // skipped and cancelled runs have no start
   const tone = look(run.state)[1];
-  const took = run.started_at ? ` · ran ${span((Date.parse(run.finished_at ?? scale.nowAt) - Date.parse(run.started_at)) / 1000)}` : "";
+  const took = run.started_at ? ` · ran ${formatDuration((Date.parse(run.finished_at ?? scale.nowAt) - Date.parse(run.started_at)) / 1000)}` : "";
   const waited = Math.max((Date.parse(run.started_at ?? run.finished_at ?? scale.nowAt) - Date.parse(run.scheduled_for)) / 1000, 0);
-  const title = `${clock(run.scheduled_for)} ${run.state} · waited ${span(waited)}${took}`;
+  const title = `${formatClock(run.scheduled_for)} ${run.state} · waited ${formatDuration(waited)}${took}`;
   return html`<a class="run-bar" tabindex="-1" aria-hidden="true" href=${address(`runs/${part(run.run_id)}`)} title=${title}>
     ${began > due && html`<span class="wait tone-${run.started_at ? "calm" : tone}" style=${{ left: percent(due), width: percent(began - due) }}></span>`}
     ${(run.started_at || run.finished_at) && html`<span class="run tone-${tone}" style=${{ left: percent(began), width: percent(ended - began) }}>

@@ -1,24 +1,24 @@
-// Why something has not run: the reasons in their order, each with what to do about it.
+// Reasons why a job or run is in its state, each with a remedy.
 import { html } from "../lib/html.js";
 import { get, part } from "../lib/api.js";
-import { show } from "./dialog.js";
-import { Loading, copy } from "./basics.js";
-import { useData } from "../lib/load.js";
+import { openDialog } from "./dialog.js";
+import { Loading, copy } from "./elements.js";
+import { useData } from "../lib/page_data.js";
 
-const MARKS = { true: ["✕", "bad", "in the way"], ok: ["✓", "good", "fine"], false: ["•", "mute", "for your information"] };
+const MARKS = { true: ["✕", "bad", "blocking"], ok: ["✓", "good", "ok"], false: ["•", "mute", "info"] };
 
 export function Reasons({ of }) {
   return html`<ol class="reasons">
     ${of.map((reason) => {
       const [icon, tone, word] = MARKS[String(reason.holds)] ?? MARKS.false;
       return html`<li class="tone-${tone}"><span aria-hidden="true">${icon}</span> <span class="unseen">${word}:</span> ${reason.text}
-        ${reason.fix && html` <button type="button" class="quiet fix" title="copy this command" onClick=${() => copy(reason.fix)}><code>${reason.fix}</code></button>`}</li>`;
+        ${reason.fix && html` <button type="button" class="quiet fix" title="Copy this command" onClick=${() => copy(reason.fix)}><code>${reason.fix}</code></button>`}</li>`;
     })}
   </ol>`;
 }
 
-export const whyJob = (job) => show(`Why does ${job.name} not run?`, () => html`<${Why} path=${`jobs/${part(job.job_id)}/why`} />`);
-export const whyRun = (run) => show("Why is this run where it is?", () => html`<${Why} path=${`runs/${part(run.run_id ?? run.id)}/explain`} />`);
+export const whyJob = (job) => openDialog(`Why is ${job.name} not running?`, () => html`<${Why} path=${`jobs/${part(job.job_id)}/why`} />`);
+export const whyRun = (run) => openDialog("Why is this run in its state?", () => html`<${Why} path=${`runs/${part(run.run_id ?? run.id)}/explain`} />`);
 
 export function Why({ path, terms }) {
   const found = useData((stop) => get(path, terms, stop), [path, JSON.stringify(terms)]);

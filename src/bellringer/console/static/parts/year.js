@@ -1,4 +1,4 @@
-// A year of a job, a square a day: what ran, what failed, what got no run, and what is to come. The table below it says the same in words.
+// A year of a job, one square per day: runs, failures, gaps and upcoming fires. The table below shows the same data.
 import { html } from "../lib/html.js";
 
 const DAY = 86_400_000;
@@ -6,9 +6,9 @@ const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "
 const NONE = { runs: 0, failed: 0, gaps: 0, coming: 0, more: false };
 
 const iso = (at) => new Date(at).toISOString().slice(0, 10);
-const level = (count) => Math.min(4, Math.ceil(Math.log10(count + 1) * 1.5)); // 1, 2–9, 10–99 …: a rhythm of seconds and one of days both show
+const level = (count) => Math.min(4, Math.ceil(Math.log10(count + 1) * 1.5)); // logarithmic, so that jobs that run every second and jobs that run daily are both visible
 
-/** A sign, a tone and how strong it is. */
+/** Sign, tone and level of a day. */
 function look(day) {
   if (day.failed) return ["✕", "bad", 4];
   if (day.runs) return ["", "good", level(day.runs)];
@@ -19,12 +19,12 @@ function look(day) {
 
 const say = (number, word) => number && `${number.toLocaleString("en")} ${word}`;
 function words(day) {
-  const all = [say(day.runs, day.more ? "runs or more" : "runs"), say(day.failed, "failed"), say(day.gaps, "gaps"), say(day.coming, "to come")];
+  const all = [say(day.runs, day.more ? "runs or more" : "runs"), say(day.failed, "failed"), say(day.gaps, "gaps"), say(day.coming, "upcoming")];
   return all.filter(Boolean).join(", ") || "nothing";
 }
 
-/** of: as GET jobs/{id}/days tells it. */
-export function Year({ of }) {
+/** of: the response of GET jobs/{id}/days. */
+export function YearChart({ of }) {
   const known = new Map(of.days.map((one) => [one.day, one]));
   const first = Date.UTC(of.year, 0, 1);
   const count = Math.round((Date.UTC(of.year + 1, 0, 1) - first) / DAY);
@@ -42,9 +42,9 @@ export function Year({ of }) {
       })}</div>
     </div>
     <p class="legend mute" aria-hidden="true"><span class="day tone-good level-2"></span> ran <span class="day tone-bad level-4">✕</span> some failed <span
-      class="day tone-warn level-3">–</span> missed or paused <span class="day tone-busy level-2">·</span> to come</p>
+      class="day tone-warn level-3">–</span> missed or paused <span class="day tone-busy level-2">·</span> upcoming</p>
     <details><summary>By month</summary><div class="table" role="group" aria-label=${`${of.year} by month`} tabindex="0"><table><caption class="unseen">${of.year} by month</caption>
-      <thead><tr><th scope="col">Month</th>${["Runs", "Failed", "Gaps", "To come"].map((name) => html`<th scope="col" class="number">${name}</th>`)}</tr>
+      <thead><tr><th scope="col">Month</th>${["Runs", "Failed", "Gaps", "Upcoming"].map((name) => html`<th scope="col" class="number">${name}</th>`)}</tr>
         </thead>
       <tbody>${months.map((one) => html`<tr key=${one.name}><th scope="row">${one.name}</th>
         ${["runs", "failed", "gaps", "coming"].map((name) => html`<td class="number">

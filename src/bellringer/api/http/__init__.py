@@ -1,0 +1,1 @@
+"""The HTTP framework: connections, routing, authentication, requests, responses, OpenAPI."""

@@ -1,0 +1,1 @@
+"""Renders rows of the store as response documents."""

@@ -1,0 +1,1 @@
+"""Runs a private PostgreSQL server from a folder, for development and tests."""

@@ -1,0 +1,220 @@
+"""Shard leases in etcd. etcd decides which node holds a shard; PostgreSQL decides which node may write.
+
+        <prefix>/shards/<n> = node id, attached to the node's etcd lease     created only if the key does not exist
+        leases (PostgreSQL)  holder, token = greatest(token + 1, revision), expires_at
+
+The etcd revision is only a candidate for the token: revisions start low again after a loss of data or the restore of an
+old snapshot, and tokens must still grow (see docs/decisions/014). Safety does not depend on etcd: if two nodes believe
+that they hold a shard, the fencing check of each write accepts only the latest token.
+
+Uses etcd's JSON gateway over HTTP, which exists since etcd 3.4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import httpx2
+import msgspec
+
+from bellringer.core.leases import LEASE_DURATION, LeaseKeeper, LeaseTable
+from bellringer.errors import ConfigError, Unavailable
+
+ETCD_TIMEOUT_SECONDS: Final = 1.0  # for one response of one server
+MAX_KEYS_PER_TRANSACTION: Final = 100  # etcd allows 128 operations
+HINT_INTERVAL_SECONDS: Final = 0.2  # minimum time between two hints that shards are free
+WATCH_RESTART_SECONDS: Final = 7.0  # a watch without events for this long is restarted: its server may be down
+_DEFAULT_PORT: Final = 2379
+_GRPC_NOT_FOUND: Final = 5  # the lease does not exist
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdAddress:
+    """The servers of an etcd cluster and the prefix of our keys."""
+
+    servers: tuple[str, ...]  # host:port
+    prefix: str
+
+    @classmethod
+    def read(cls, text: str, installation: str) -> Self:
+        """Parse etcd://host:2379,host:2379/prefix. The default prefix is unique to the installation."""
+        hint = "write it like etcd://host:2379,host:2379/prefix"
+        scheme, _, rest = text.partition("://")
+        hosts, _, prefix = rest.partition("/")
+        try:
+            found = [urlsplit(f"http://{host.strip()}") for host in hosts.split(",")]
+            servers = tuple(f"{_bracketed(part.hostname)}:{part.port or _DEFAULT_PORT}" for part in found)
+        except ValueError:
+            servers = ()
+        if scheme != "etcd" or not servers or any(server.startswith(":") or "@" in hosts for server in servers):
+            raise ConfigError(f"coordination cannot be {text!r}", hint=hint)
+        return cls(servers, prefix.strip("/") or f"bellringer/{installation}")
+
+
+def _bracketed(host: str | None) -> str:
+    return f"[{host}]" if host and ":" in host else host or ""
+
+
+class EtcdLeases(LeaseKeeper):
+    """Uses one etcd lease per node and one key per shard."""
+
+    def __init__(self, ledger: LeaseTable, address: EtcdAddress, lease: timedelta = LEASE_DURATION) -> None:
+        self._ledger = ledger
+        self._address = address
+        self._lease = lease
+        self._lease_id: str | None = None
+        self._client: httpx2.AsyncClient | None = None
+        self._first = 0  # index of the last server that responded
+
+    async def acquire(self, holder: UUID, want: int, among: Collection[int] | None = None) -> Mapping[int, int]:
+        """Create the key, then the row. If this fails in between, the next renewal deletes the key."""
+        if self._lease_id is None:
+            self._lease_id = (await self._ask("lease/grant", {"TTL": math.ceil(self._lease.total_seconds())}))["ID"]
+        taken = await self._keys()
+        shards = await self._ledger.shards() if among is None else sorted(among)
+        won = await self._create(holder, [s for s in shards if s not in taken][:want])
+        return await self._ledger.install(holder, won) if won else {}
+
+    async def renew(self, holder: UUID, tokens: Mapping[int, int]) -> frozenset[int]:
+        """Return the shards that this node holds according to both etcd and PostgreSQL."""
+        if self._lease_id is None:
+            return frozenset()
+        kept = await self._ask("lease/keepalive", {"ID": self._lease_id})
+        if not int(kept["result"].get("TTL", 0)):  # the lease had expired, or etcd has lost its data
+            self._lease_id = None
+            return frozenset()
+        mine = {shard for shard, lease_id in (await self._keys()).items() if lease_id == self._lease_id}
+        # A key without a row came back with an old snapshot, or its row could not be written. It would block others.
+        await self._delete(mine - tokens.keys())
+        ours = {shard: token for shard, token in tokens.items() if shard in mine}
+        return await self._ledger.renew(holder, ours)
+
+    async def release(self, holder: UUID, tokens: Mapping[int, int]) -> None:
+        await self._ledger.release(holder, tokens)
+        if self._lease_id is not None:
+            await self._delete(tokens)
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+
+    async def watch(self, freed: Callable[[], None]) -> None:
+        """Wake the node when keys are deleted, and when etcd becomes available again."""
+        first, last = self._range()
+        request = {"create_request": {"key": first, "range_end": last, "filters": ["NOPUT"]}}
+        while True:
+            try:
+                async with self._http().stream(
+                    "POST",
+                    self._url("watch"),
+                    json=request,
+                    timeout=httpx2.Timeout(ETCD_TIMEOUT_SECONDS, read=WATCH_RESTART_SECONDS),
+                ) as answer:
+                    async for line in answer.aiter_lines():
+                        if '"events"' in line or '"created"' in line:
+                            freed()
+                            await asyncio.sleep(HINT_INTERVAL_SECONDS)
+            except httpx2.ReadTimeout:
+                continue  # there may just have been no events
+            except httpx2.HTTPError:
+                self._first += 1
+            await asyncio.sleep(ETCD_TIMEOUT_SECONDS)
+
+    # Keys
+
+    async def _keys(self) -> Mapping[int, str]:
+        """Return the shards that have a key, and the lease id of each."""
+        first, last = self._range()
+        found = (await self._ask("kv/range", {"key": first, "range_end": last})).get("kvs", ())
+        names = ((b64decode(kv["key"]).decode().rpartition("/")[2], kv.get("lease", "")) for kv in found)
+        return {int(name): lease_id for name, lease_id in names if name.isdecimal()}
+
+    async def _create(self, holder: UUID, shards: Sequence[int]) -> Mapping[int, int]:
+        """Create the keys that do not exist. Returns the revision of each created key."""
+        value = _base64(str(holder))
+        steps = {
+            shard: {
+                "compare": [{"key": key, "target": "CREATE", "result": "EQUAL", "create_revision": "0"}],
+                "success": [{"request_put": {"key": key, "value": value, "lease": self._lease_id}}],
+            }
+            for shard in shards
+            for key in (self._key(shard),)
+        }
+        return await self._each(steps)
+
+    async def _delete(self, shards: Iterable[int]) -> None:
+        """Delete the keys that are still attached to this node's lease."""
+        steps = {
+            shard: {
+                "compare": [{"key": key, "target": "LEASE", "result": "EQUAL", "lease": self._lease_id}],
+                "success": [{"request_delete_range": {"key": key}}],
+            }
+            for shard in sorted(shards)
+            for key in (self._key(shard),)
+        }
+        await self._each(steps)
+
+    async def _each(self, steps: Mapping[int, Mapping[str, Any]]) -> Mapping[int, int]:
+        """Execute conditional steps in batches. Returns the revision of each step whose condition was true."""
+        done: dict[int, int] = {}
+        shards = list(steps)
+        for start in range(0, len(shards), MAX_KEYS_PER_TRANSACTION):
+            some = shards[start : start + MAX_KEYS_PER_TRANSACTION]
+            answer = await self._ask("kv/txn", {"success": [{"request_txn": steps[shard]} for shard in some]})
+            revision = int(answer["header"]["revision"])
+            for shard, response in zip(some, answer["responses"], strict=True):
+                if response["response_txn"].get("succeeded"):
+                    done[shard] = revision
+        return done
+
+    def _key(self, shard: int) -> str:
+        return _base64(f"{self._address.prefix}/shards/{shard}")
+
+    def _range(self) -> tuple[str, str]:
+        """Return the key range of all shards: from "…/" to the next character, "0"."""
+        return _base64(f"{self._address.prefix}/shards/"), _base64(f"{self._address.prefix}/shards0")
+
+    # Calls
+
+    async def _ask(self, what: str, body: Mapping[str, Any]) -> Any:
+        """Send a request to the last server that responded, or to the next one that does."""
+        why = ""
+        for _ in self._address.servers:
+            try:
+                async with asyncio.timeout(ETCD_TIMEOUT_SECONDS):
+                    answer = await self._http().post(self._url(what), json=body)
+                document = msgspec.json.decode(answer.content)
+            except (httpx2.HTTPError, TimeoutError, msgspec.DecodeError):
+                why = "does not respond"
+            else:
+                if "error" not in document:
+                    return document
+                why = f"returned {str(document.get('message') or document['error'])[:100]!r}"
+                if document.get("code") == _GRPC_NOT_FOUND:  # the lease has expired; the next pass gets a new one
+                    self._lease_id = None
+                    break
+            self._first += 1
+        raise Unavailable(
+            f"etcd at {', '.join(self._address.servers)} {why}", hint="check that etcd is running, and its log"
+        )
+
+    def _url(self, what: str) -> str:
+        return f"http://{self._address.servers[self._first % len(self._address.servers)]}/v3/{what}"
+
+    def _http(self) -> httpx2.AsyncClient:
+        if self._client is None:  # created in the event loop that uses it; environment proxies are ignored
+            self._client = httpx2.AsyncClient(timeout=ETCD_TIMEOUT_SECONDS, trust_env=False)
+        return self._client
+
+
+def _base64(text: str) -> str:
+    return b64encode(text.encode()).decode()

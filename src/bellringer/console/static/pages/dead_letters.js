@@ -1,0 +1,148 @@
+// Dead letters, grouped by error; redrive or discard them.
+import { html, signal, useMemo, useState } from "../lib/html.js";
+import { get, may, part, post } from "../lib/api.js";
+import { useData } from "../lib/page_data.js";
+import { formatCount, fetchPages } from "../lib/pages.js";
+import { navigate, setQuery, query } from "../lib/router.js";
+import { CopyAs, Empty, Link, Loading, MoreButton, Time } from "../parts/elements.js";
+import { SelectionBar, startBulk } from "../parts/bulk.js";
+import { perform } from "../parts/dialog.js";
+import { Facet } from "../parts/filters.js";
+import { Operations } from "../parts/operations.js";
+import { RunId, RunSubject, errorSummary } from "../parts/run_text.js";
+import { Table } from "../parts/table.js";
+import { whyRun } from "../parts/why.js";
+
+const GROUPS = 200;
+const PAGE = 50;
+const FILTERS = ["fingerprint", "job", "task"];
+const REDRIVE = {
+  action: "dead_letters.redrive", verb: "Redrive", what: "dead letters", paced: true,
+  note: "The same runs are retried with the same idempotency keys.",
+};
+const DISCARD = {
+  action: "dead_letters.discard", verb: "Discard", what: "dead letters", weighty: true,
+  note: "They are removed from the dead letters. Their history stays.",
+};
+
+const termsOf = (given) => Object.fromEntries(FILTERS.filter((name) => given.get(name)).map((name) => [name, given.get(name)]));
+const errorOf = (group) => [group.type, group.message].filter(Boolean).join(": ") || group.reason;
+
+/** All dead letters, grouped. */
+function useGroups() {
+  return useData(async (stop) => {
+    const page = await fetchPages("dead-letters", { group_by: "fingerprint" }, GROUPS, stop);
+    const items = page.items.toSorted((a, b) => new Date(b.last_died_at) - new Date(a.last_died_at));
+    const value = items.reduce((sum, one) => sum + one.count.value, 0);
+    const isLeast = page.next_cursor || items.some((one) => one.count.relation === "gte");
+    return { items, more: Boolean(page.next_cursor), total: { value, relation: isLeast ? "gte" : "eq" } };
+  }, []);
+}
+
+export default function DeadLetters() {
+  const terms = termsOf(query.value);
+  const groups = useGroups();
+  const filtered = Object.keys(terms).length > 0;
+  return html`<header class="head"><h1>Dead letters</h1><span class="gap"></span><${Copies} terms=${terms} /></header>
+    <${Loading} of=${groups}>${(data) => html`<${Verdict} of=${data} />
+      ${(data.items.length > 0 || filtered) && html`<${Tools} groups=${data.items} terms=${terms} />`}
+      ${filtered ? html`<${Letters} terms=${terms} groups=${data.items} />` : data.items.length > 0 && html`<${Groups} of=${data} />`}
+      ${!data.items.length && !filtered && html`<${NoDeadLetters} />`}`}<//>
+    <section class="below"><${Operations} brief=${true} /></section>`;
+}
+
+function Copies({ terms }) {
+  const options = Object.entries(terms).map(([name, value]) => ` --${name} '${value.replaceAll("'", "'\\''")}'`).join("");
+  const path = Object.keys(terms).length ? `dead-letters?${new URLSearchParams(terms)}` : "dead-letters?group_by=fingerprint";
+  return html`<${CopyAs} cli=${Object.keys(terms).length ? `bellringer dead list${options}` : "bellringer dead groups"} path=${path} />`;
+}
+
+/** The summary line. */
+function Verdict({ of }) {
+  if (!of.items.length) return html`<p class="verdict tone-good" role="status"><span aria-hidden="true">✓</span> No dead letters.</p>`;
+  const groups = `${of.items.length}${of.more ? " or more" : ""} ${of.items.length === 1 ? "group" : "groups"}`;
+  return html`<p class="verdict tone-bad" role="status"><span aria-hidden="true">✕</span> <strong>
+    ${formatCount(of.total)} dead</strong> in ${groups}; newest <${Time} at=${of.items[0].last_died_at} /></p>`;
+}
+
+function NoDeadLetters() {
+  return html`<${Empty} title="No dead letters">
+    <p>A run that has used all its attempts appears here until someone redrives or discards it. The task sets the number of attempts:</p>
+    <p><code>@app.task(retry=Retry(attempts=5, base="10s"))</code></p><//>`;
+}
+
+const distinctValues = (rows, pick) => [...new Set(rows.flatMap(pick))].sort();
+
+function Tools({ groups, terms }) {
+  const tasks = useData((stop) => get("tasks", { limit: 200 }, stop), [], { once: true }).data?.items ?? [];
+  const filtered = Object.keys(terms).length > 0;
+  return html`<div class="tools">
+    <${Facet} name="job" label="Job" of=${distinctValues(groups, (one) => one.jobs)} /><${Facet} name="task" label="Task" of=${tasks.map((task) => task.name)} />
+    ${filtered && html`<button type="button" class="quiet" onClick=${() => navigate("dead-letters")}>All groups</button>`}
+    <span class="gap"></span>
+    ${may("operator") && html`<button type="button" class="main" onClick=${() => startBulk({ ...REDRIVE, about: { filter: terms } })}>
+      ${filtered ? "Redrive these …" : "Redrive all …"}</button>
+      <button type="button" class="danger" onClick=${() => startBulk({ ...DISCARD, about: { filter: terms } })}>
+        ${filtered ? "Discard these …" : "Discard all …"}</button>`}
+  </div>`;
+}
+
+const groupFilter = (group) => ({ about: { filter: { fingerprint: group.fingerprint } } });
+
+const GROUP_COLUMNS = [
+  { name: "Runs", class: "number", cell: (group) => html`<strong>${formatCount(group.count)}</strong>` },
+  { name: "Error", cell: (group) => html`<${Link} to="dead-letters" terms=${{ fingerprint: group.fingerprint }} class="name">${group.type ?? group.reason}<//>
+    ${group.message && html`<div class="message" title=${group.message}>${group.message}</div>`}` },
+  { name: "Jobs", cell: (group) => group.jobs.map((job, n) => html`${n ? ", " : ""}<${Link} to="jobs" terms=${{ q: job }}>${job}<//>`) },
+  { name: "First", class: "tight", cell: (group) => html`<${Time} at=${group.first_died_at} />` },
+  { name: "Last", class: "tight", cell: (group) => html`<${Time} at=${group.last_died_at} />` },
+  { name: "Example", class: "tight", cell: (group) => group.runs.length > 0 && html`<${RunId} id=${group.runs[0]} />` },
+  { name: html`<span class="unseen">Actions</span>`, class: "tight", cell: (group) => may("operator") && html`<span class="row-actions">
+    <button type="button" aria-label=${`Redrive: ${errorOf(group)}`} onClick=${() => startBulk({ ...REDRIVE, ...groupFilter(group) })}>Redrive …</button>
+    <button type="button" aria-label=${`Discard: ${errorOf(group)}`} onClick=${() => startBulk({ ...DISCARD, ...groupFilter(group) })}>Discard …</button></span>` },
+];
+
+function Groups({ of }) {
+  const keys = may("operator") ? { r: ["redrive the group", (group) => startBulk({ ...REDRIVE, ...groupFilter(group) })] } : {};
+  return html`<${Table} caption="Dead letters by error" columns=${GROUP_COLUMNS} rows=${of.items} id=${(group) => group.fingerprint}
+    open=${(group) => setQuery({ fingerprint: group.fingerprint }, {})} keys=${keys} />
+    <p class="mute">Runs are grouped by the type and message of their error, ignoring parts that vary from run to run.${" "}
+      ${of.more ? `The first ${GROUPS} groups are shown.` : ""}</p>`;
+}
+
+/** Redrives one dead letter without a confirmation. */
+function redrive(letter) {
+  return perform(() => post("dead-letters/redrive", { runs: [letter.run_id] }), ({ count }) => (count ? "Retrying the run" : "The run was no longer a dead letter"));
+}
+
+const COLUMNS = [
+  { name: "Job or task", class: "whose", cell: (one) => html`<${RunSubject} run=${one} />` },
+  { name: "Run", class: "tight", cell: (one) => html`<${RunId} id=${one.run_id} />` },
+  { name: "Scheduled for", class: "tight", cell: (one) => html`<${Time} at=${one.scheduled_for} />` },
+  { name: "Died", class: "tight", cell: (one) => html`<${Time} at=${one.died_at} />` },
+  { name: "Attempts", class: "number", cell: (one) => one.attempt },
+  { name: "Error", class: "known", cell: (one) => html`<span title=${errorSummary(one)}>${errorSummary(one)}</span>` },
+  { name: html`<span class="unseen">Actions</span>`, class: "tight", cell: (one) => may("operator") && html`<button type="button"
+    aria-label=${`Redrive ${one.run_id}`} onClick=${() => redrive(one)}>Redrive</button>` },
+];
+
+function Letters({ terms, groups }) {
+  const [wanted, setWanted] = useState(PAGE);
+  const selected = useMemo(() => signal(new Set()), []);
+  const found = useData((stop) => fetchPages("dead-letters", terms, wanted, stop), [JSON.stringify(terms), wanted]);
+  const group = groups.find((one) => one.fingerprint === terms.fingerprint);
+  const chosen = { about: { ids: [...selected.value] }, then: () => (selected.value = new Set()) };
+  const keys = { e: ["explain", whyRun], ...(may("operator") && { r: ["redrive", redrive] }) };
+  return html`${group && html`<div class="card group"><h2>${errorOf(group)}</h2><p class="mute">${formatCount(group.count)} runs, first <${Time}
+    at=${group.first_died_at} />, last <${Time} at=${group.last_died_at} /> · <code>${group.fingerprint}</code></p></div>`}
+    <${Loading} of=${found}>${(data) =>
+      data.items.length === 0
+        ? html`<${Empty} title="No matching dead letters"><p>${Object.entries(terms).map(([name, value]) => html`<code>${name}: ${value}</code> `)}</p><p><button
+          type="button" onClick=${() => navigate("dead-letters")}>Show all groups</button></p><//>`
+        : html`<${Table} caption="Dead letters" columns=${COLUMNS} rows=${data.items} id=${(one) => one.run_id}
+          open=${(one) => navigate(`runs/${part(one.run_id)}`)} selected=${may("operator") ? selected : undefined} keys=${keys} />
+          <${MoreButton} cursor=${data.next_cursor} busy=${found.busy} onMore=${() => setWanted(wanted + PAGE)} />
+          <${SelectionBar} selected=${selected}>
+            <button type="button" onClick=${() => startBulk({ ...REDRIVE, ...chosen })}>Redrive …</button>
+            <button type="button" class="danger" onClick=${() => startBulk({ ...DISCARD, ...chosen })}>Discard …</button><//>`}<//>`;
+}

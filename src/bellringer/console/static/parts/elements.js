@@ -1,0 +1,100 @@
+// Small components used by all pages.
+import { html, useEffect, useId, useRef, useState } from "../lib/html.js";
+import { address, navigate } from "../lib/router.js";
+import { fromNow, formatTime } from "../lib/time.js";
+import { write } from "../lib/json.js";
+
+export const Link = ({ to, terms, children, ...more }) => html`<a href=${address(to, terms)} ...${more}>${children}</a>`;
+
+/** An instant, relative to now; the tooltip shows the full time. */
+export function Time({ at, job, short = true }) {
+  if (!at) return html`<span class="mute">–</span>`;
+  return html`<time datetime=${at} title=${formatTime(at, job)}>${short ? fromNow(at) : formatTime(at, job)}</time>`;
+}
+
+export function Empty({ title, children }) {
+  return html`<div class="empty"><h2>${title}</h2>${children}</div>`;
+}
+
+/** An error with its hint, and a button to retry. */
+export function ErrorMessage({ error, reload }) {
+  if (!error) return null;
+  return html`<div class="trouble" role="alert">
+    <strong>${error.message}</strong>
+    ${error.detail && html`<p>${error.detail}</p>`}${error.hint && html`<p>${error.hint}</p>`}
+    ${error.errors?.map((one) => html`<p><code>${one.pointer}</code> ${one.detail ?? one.message}</p>`)}
+    ${reload && html`<button type="button" onClick=${reload}>Try again</button>`}
+  </div>`;
+}
+
+/** Shows a loading text until the first data arrives, and errors. */
+export function Loading({ of, children }) {
+  if (of.data !== undefined) return html`${of.error && html`<${ErrorMessage} error=${of.error} reload=${of.reload} />`}${children(of.data)}`;
+  if (of.error) return html`<${ErrorMessage} error=${of.error} reload=${of.reload} />`;
+  return html`<p class="loading" aria-busy="true">Loading …</p>`;
+}
+
+/** JSON as plain text. */
+export const Json = ({ value, label }) => html`<pre class="json" tabindex="0" aria-label=${label}>${write(value, 2) ?? "null"}</pre>`;
+
+export function DescriptionList({ of }) {
+  return html`<dl class="facts">${of.filter(Boolean).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value ?? "–"}</dd></div>`)}</dl>`;
+}
+
+export function Card({ title, children, aside, wide = false }) {
+  const id = useId();
+  return html`<section class="card ${wide ? "wide" : ""}" aria-labelledby=${id}><header><h2 id=${id}>${title}</h2>${aside}</header>${children}</section>`;
+}
+
+/** Tabs; the selected tab is part of the URL. */
+export function Tabs({ tabs, chosen, choose }) {
+  function move(event) {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    event.preventDefault();
+    const names = Object.keys(tabs);
+    const next = names[(names.indexOf(chosen) + step + names.length) % names.length];
+    choose(next);
+    event.currentTarget.querySelector(`[data-tab="${next}"]`)?.focus();
+  }
+  return html`<div class="tabs" role="tablist" onKeyDown=${move}>
+    ${Object.entries(tabs).map(([name, title]) => html`<button type="button" role="tab" data-tab=${name} aria-selected=${name === chosen} tabindex=${name === chosen ? 0 : -1} onClick=${() => choose(name)}>${title}</button>`)}
+  </div>`;
+}
+
+export async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = Object.assign(document.createElement("textarea"), { value: text }); // the clipboard API needs HTTPS
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+}
+
+/** Buttons that copy the equivalent CLI command and curl request. */
+export function CopyAs({ cli, method = "GET", path, body }) {
+  const [done, setDone] = useState("");
+  const said = useRef(0);
+  useEffect(() => () => clearTimeout(said.current), []);
+  async function take(name, text) {
+    await copy(text);
+    setDone(`Copied ${name}`);
+    said.current = setTimeout(() => setDone(""), 1500);
+  }
+  const to = new URL(`../api/v1/${path.replace(/^\//, "")}`, document.baseURI);
+  const data = body === undefined ? "" : ` -H 'Content-Type: application/json' -d '${write(body).replaceAll("'", "'\\''")}'`;
+  const curl = `curl ${method === "GET" ? "" : `-X ${method} `}'${to}' -H "Authorization: Bearer $BELLRINGER_KEY"${data}`;
+  return html`<span class="copy-as" role="group" aria-label="Copy as">
+    ${cli && html`<button type="button" class="quiet" title=${cli} onClick=${() => take("command", cli)}>Copy CLI</button>`}
+    <button type="button" class="quiet" title=${curl} onClick=${() => take("curl", curl)}>Copy curl</button>
+    <span role="status" class="mute">${done}</span>
+  </span>`;
+}
+
+/** Button that loads the next page of a list. */
+export const MoreButton = ({ cursor, onMore, busy }) => cursor && html`<p class="more"><button type="button" disabled=${busy} onClick=${onMore}>Show more</button></p>`;
+
+export const open = (path, terms) => () => navigate(path, terms);

@@ -1,0 +1,12 @@
+// The summary line of a page: icon, word and sentence.
+import { html } from "../lib/html.js";
+
+const WORDS = { good: ["✓", "Healthy"], warn: ["⚠", "Warning"], bad: ["✕", "Problem"] };
+
+export function Verdict({ tone, children }) {
+  const [icon, word] = WORDS[tone] ?? WORDS.warn;
+  return html`<p class="verdict tone-${tone}"><span aria-hidden="true">${icon}</span> <strong>${word}</strong> <span class="said">${children}</span></p>`;
+}
+
+/** The worst of several tones. */
+export const worst = (tones) => ["bad", "warn", "good"].find((tone) => tones.includes(tone)) ?? "good";

@@ -1,0 +1,65 @@
+// Heatmap: rows of cells, colored by count. Arrow keys move the focus, Enter selects a cell.
+import { html, useId, useMemo, useState } from "../lib/html.js";
+
+const STRENGTHS = 5;
+const MIDDLE = 3;
+const SIMILAR_SHARE = 0.1; // counts that differ by less than this share of the maximum get the same color
+
+/** Color level of a cell: 0 for no fires, otherwise 1 to 5 between minimum and maximum; the middle level if all counts are similar. */
+function strengths(rows) {
+  const counts = rows.flatMap((row) => row.cells).filter((cell) => cell?.count).map((cell) => cell.count);
+  const [least, most] = [Math.min(...counts), Math.max(...counts)];
+  const isEven = most - least < most * SIMILAR_SHARE;
+  const of = (count) => (!count ? 0 : isEven ? MIDDLE : Math.max(1, Math.ceil(Math.sqrt((count - least) / (most - least)) * STRENGTHS)));
+  return { of, isEven, least, most: counts.length ? most : 0 };
+}
+
+/**
+ * rows: [{name, cells: [{at, count, title, hot} or null]}], all of the same length; ticks: [{at: column, text}];
+ * picked: `at` (and `row`) of the selected cell; pick(cell, row).
+ */
+export function Heatmap({ label, rows, ticks, picked, pick }) {
+  const id = useId();
+  const [focus, setFocus] = useState({ row: 0, column: 0 });
+  const columns = rows[0]?.cells.length ?? 0;
+  const strength = useMemo(() => strengths(rows), [rows]);
+  const place = (row, column) => `${id}-${row}-${column}`;
+  function press(event) {
+    const [down, right] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Home: [0, -columns], End: [0, columns] }[event.key]
+      ?? [0, 0];
+    if (down || right) setFocus({ row: bound(focus.row + down, rows.length), column: bound(focus.column + right, columns) });
+    else if (event.key !== "Enter" && event.key !== " ") return;
+    else choose(focus);
+    event.preventDefault();
+  }
+  function choose({ row, column }) {
+    setFocus({ row, column });
+    const cell = rows[row].cells[column];
+    if (cell) pick(cell, rows[row]);
+  }
+  function point(event) {
+    const { row, column } = event.target.closest("[data-column]")?.dataset ?? {};
+    if (column !== undefined) choose({ row: Number(row), column: Number(column) });
+  }
+  const shown = (row, cell) => cell && picked && cell.at === picked.at && (picked.row === undefined || picked.row === row.name);
+  return html`<div class="heat" role="grid" tabindex="0" aria-label=${label} aria-rowcount=${rows.length} aria-colcount=${columns}
+    aria-activedescendant=${place(focus.row, focus.column)}
+    onKeyDown=${press} onClick=${point} style=${{ "--columns": String(columns) }}>
+    <div class="ticks" aria-hidden="true"><span></span><div class="cells">
+      ${ticks.map((tick) => html`<span style=${{ gridColumn: `${tick.at + 1} / span 1` }}>${tick.text}</span>`)}</div></div>
+    ${rows.map((row, n) => html`<div role="row" class="heat-row" key=${row.name}>
+      <span role="rowheader" class="heat-name" title=${row.name}>${row.name}</span>
+      <div class="cells" role="presentation">${row.cells.map((cell,
+        column) => html`<span role="gridcell" id=${place(n, column)} data-row=${n} data-column=${column}
+        class="cell heat-${cell ? strength.of(cell.count) : "none"} ${cell?.hot ? "hot" : ""} ${focus.row === n && focus.column === column ? "at" : ""}"
+          aria-selected=${Boolean(shown(row, cell))}
+        aria-label=${cell?.title ?? "in the past"} title=${cell?.title}></span>`)}</div></div>`)}
+  </div>
+  <p class="legend mute" aria-hidden="true">none <span class="swatch heat-0">
+    </span> ${strength.most > 0 && html`${strength.least.toLocaleString("en")} ${(strength.isEven ? [MIDDLE]
+    : [1, 2, 3, 4, 5]).map((one) => html`<span class="swatch heat-${one}">
+    </span>`)} ${strength.most.toLocaleString("en")}`}${rows.some((row) => row.cells.some((cell) => cell?.hot))
+    && html` <span class="swatch hot"></span> peak`}</p>`;
+}
+
+const bound = (number, size) => Math.min(Math.max(number, 0), size - 1);

@@ -1,1 +1,0 @@
-"""Databases that Bellringer can bring along by itself."""

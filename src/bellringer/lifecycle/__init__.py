@@ -1,1 +1,0 @@
-"""The path of a run: one file a step, one bounded pass a call; steps meet in rows, never in calls."""

@@ -1,0 +1,1 @@
+"""Starts child processes, restarts those that die, and stops them together."""

@@ -1,0 +1,1 @@
+"""Captured output of handlers: print, standard error, logging and warnings, stored with the run."""

@@ -1,0 +1,269 @@
+"""Every shell and Python block of the README and the guides runs as it stands there.
+
+A comment in the line above a block says otherwise:
+
+    <!-- run in the background -->      a server in the foreground: started before all others, and left running
+    <!-- not run: the reason -->        only read: its commands and options have to exist, its Python has to compile
+
+All blocks of shell run in one folder, next to one `bellringer dev`. Addresses that are examples lead to loopback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from bench.__main__ import bench as internal_benchmarks
+from bench.peers.report import BEGIN, END
+
+from bellringer import App
+from bellringer.cli import cli
+from bellringer.testing.postgres import TestServer
+
+ROOT = Path(__file__).parents[3]
+# The blocks run in this order: the README and the tutorial create the jobs that the other pages use.
+FIRST = [ROOT / "README.md", ROOT / "docs" / "tutorial.md"]
+DOCUMENTS = [*FIRST, *sorted(set((ROOT / "docs").glob("*.md")) - set(FIRST))]
+BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text()
+BLOCK = re.compile(
+    r"^(?:<!-- (?P<mark>[^\n]*?) -->\n)?```(?P<kind>sh|python)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL
+)
+COMMENT = re.compile(r"<!-- (.*?) -->", re.DOTALL)
+BACKGROUND = "run in the background"
+NOT_RUN = "not run: "
+READY_SECONDS = 60.0
+BLOCK_SECONDS = 240.0  # on a machine that others keep busy; all blocks together take less than 90 s on an idle one
+# Curl itself takes a refusal for a success. An option that is missing, or a variable that is not set, ends a block.
+PRELUDE = 'set -euo pipefail; curl() { command curl --fail-with-body "$@"; }\n'
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block: where it stands, what the comment above it says, and its text."""
+
+    where: str
+    mark: str
+    kind: str
+    code: str
+
+    @property
+    def runs(self) -> bool:
+        return not self.mark
+
+    @property
+    def file_name(self) -> str | None:
+        """Of a block that begins with `# hello.py`."""
+        named = re.match(r"# (\w+\.py)\n", self.code)
+        return named[1] if named else None
+
+
+def blocks() -> list[Block]:
+    found = []
+    for path in DOCUMENTS:
+        text = path.read_text()
+        for match in BLOCK.finditer(text):
+            line = text.count("\n", 0, match.start("code"))
+            where = f"{path.relative_to(ROOT)}:{line}"
+            found.append(Block(where, match["mark"] or "", match["kind"], match["code"]))
+    return found
+
+
+BLOCKS = blocks()
+SHELL = [block for block in BLOCKS if block.kind == "sh"]
+PYTHON = [block for block in BLOCKS if block.kind == "python"]
+
+
+def ids(block: Block) -> str:
+    return block.where
+
+
+class Stage:
+    """A folder with the files that the README and the tutorial show, and the servers that they start."""
+
+    def __init__(self, folder: Path, dsn: str) -> None:
+        self.folder = folder
+        self.dsn = dsn
+        self._started: list[subprocess.Popen[bytes]] = []  # each leads a group of its own
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("BELLRINGER_")}
+        path = f"{Path(sys.executable).parent}:{kept['PATH']}"
+        self.environ = {**kept, "PATH": path, "NO_COLOR": "1"}
+        for block in PYTHON:
+            if block.where.startswith(("README.md", "docs/tutorial.md")) and block.file_name:
+                (folder / block.file_name).write_text(block.code)
+        self.url = ""
+
+    def start(self, block: Block) -> None:
+        """Run a block whose last command is a server; the port is any that is free."""
+        said = self.folder / f"background-{len(self._started)}.log"
+        with said.open("wb") as file:
+            process = subprocess.Popen(
+                ["bash", "-c", PRELUDE + block.code], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=file,
+                stderr=file, env={**self.environ, "BELLRINGER_PORT": "0"}, start_new_session=True,
+            )  # fmt: skip
+        self._started.append(process)
+        end = time.monotonic() + READY_SECONDS
+        while (ready := re.search(r"ready on (http://\S+)|worker joined", said.read_text())) is None:
+            assert process.poll() is None, said.read_text()
+            assert time.monotonic() < end, said.read_text()
+            time.sleep(0.1)
+        self.url = self.url or ready[1]
+
+    def run(self, block: Block, **environ: str) -> str:
+        """Run a block to its end; what it leaves in the background runs on. Answers what it said."""
+        said = self.folder / f"block-{len(self._started)}.log"
+        with said.open("wb") as file:
+            process = subprocess.Popen(
+                ["bash", "-c", PRELUDE + self.real(block.code)], cwd=self.folder, stdin=subprocess.DEVNULL,
+                stdout=file, stderr=file, env={**self.environ, **environ}, start_new_session=True,
+            )  # fmt: skip
+        self._started.append(process)
+        code = process.wait(BLOCK_SECONDS)
+        assert code == 0, f"{block.where} ended with {code}:\n{said.read_text()}"
+        return said.read_text()
+
+    def real(self, code: str) -> str:
+        """The block with what is an example in it replaced by what is here."""
+        address = self.url.removeprefix("http://")
+        code = code.replace("localhost:8700", address).replace("127.0.0.1:8700", address)
+        code = re.sub(r"postgresql://(…|app@db/bellringer)", lambda _: shlex.quote(self.dsn), code)
+        code = code.replace("https://example.com/", "http://127.0.0.1:65530/")  # nobody is called outside
+        if "run_…" in code and "--wait" not in code:
+            return code.replace("run_…", self.newest_run())
+        # The run of the line before: a person copies its id.
+        return code.replace("run_…", '"$(bellringer runs list --job etl.etl --limit 1 -o name)"')
+
+    def newest_run(self) -> str:
+        found: str = self.get("/api/v1/runs?limit=1")["items"][0]["run_id"]
+        return found
+
+    def get(self, path: str) -> Any:
+        with urllib.request.urlopen(f"{self.url}{path}", timeout=30) as answer:
+            return json.loads(answer.read())
+
+    def stop(self) -> None:
+        groups = [process.pid for process in self._started]
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for group in groups:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(group, number)
+            end = time.monotonic() + 20
+            while any(map(_lives, groups)) and time.monotonic() < end:
+                time.sleep(0.1)
+        for process in self._started:
+            process.wait(10)
+
+
+def _lives(group: int) -> bool:
+    """Whether a process of the group is left that is more than a remembrance."""
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, number = entry.read_text().rpartition(")")[2].split()[:3]
+            if number == str(group) and state != "Z":
+                return True
+    return False
+
+
+@pytest.fixture(scope="module")
+def stage(bellringer_server: TestServer) -> Iterator[Stage]:
+    folder = Path(tempfile.mkdtemp(prefix="bellringer-docs-")).resolve()
+    with bellringer_server.plain_database() as dsn:
+        made = Stage(folder, dsn)
+        try:
+            for block in SHELL:
+                if block.mark == BACKGROUND:
+                    made.start(block)
+            yield made
+        finally:
+            made.stop()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def test_blocks_are_found_and_every_mark_is_one_of_both() -> None:
+    assert len(SHELL) > 20
+    assert len(PYTHON) > 8
+    marks = [block.mark for block in BLOCKS if block.mark]
+    assert [mark for mark in marks if mark != BACKGROUND and not re.match(rf"{NOT_RUN}[\w` ]{{9}}", mark)] == []
+    text = "".join(path.read_text() for path in DOCUMENTS).replace(BEGIN, "").replace(END, "")
+    assert sorted(COMMENT.findall(text)) == sorted(marks)  # a comment further up would mark nothing
+    assert sum(block.runs for block in SHELL) >= len(SHELL) / 2
+
+
+@pytest.mark.parametrize("block", [block for block in SHELL if block.runs], ids=ids)
+def test_the_shell_block_runs(stage: Stage, block: Block) -> None:
+    if "bellringer server" not in block.code:
+        assert stage.run(block).strip()
+        return
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    # The key that the block exports opens the server that it starts; without one nobody gets in.
+    after = "\nuntil curl -s 127.0.0.1:$BELLRINGER_PORT/readyz; do sleep 0.2; done"
+    after += "\nbellringer jobs list --url http://127.0.0.1:$BELLRINGER_PORT"
+    code = Block(block.where, block.mark, block.kind, f"{block.code}{after}")
+    assert "hello.hello" in stage.run(code, BELLRINGER_PORT=str(port))
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/jobs", timeout=10)
+
+
+@pytest.mark.parametrize("block", SHELL, ids=ids)
+def test_every_command_and_option_of_the_block_exists(block: Block) -> None:
+    code = block.code.replace("\\\n", " ")
+    inner = re.findall(r"\$\((bellringer [^)]*)\)", code)
+    for line in [*inner, *re.findall(r"^bellringer .*$", code, re.MULTILINE)]:
+        words = [word for word in shlex.split(line, comments=True) if word != "&"]
+        _parse(cli, words[1:], line)
+
+
+def _parse(command: click.Command, words: list[str], whole: str) -> None:
+    """Read a command line as click does, without running it."""
+    context: click.Context | None = None
+    while isinstance(command, click.Group):
+        context = click.Context(command, parent=context, info_name=words[0] if words else "")
+        assert words, f"{whole}: no command"
+        inner = command.get_command(context, words[0])
+        assert inner is not None, f"{whole}: there is no command {words[0]!r}"
+        command, words = inner, words[1:]
+    try:
+        command.make_context(whole, list(words), parent=context)
+    except click.ClickException as error:
+        raise AssertionError(f"{whole}: {error.format_message()}") from None
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=ids)
+def test_the_python_block_runs(block: Block) -> None:
+    code = compile(block.code, block.where, "exec")
+    if block.runs:
+        name = (block.file_name or "shown.py").removesuffix(".py")
+        exec(code, {"__name__": name, "app": App()})
+
+
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"`(bellringer bench [^`]+)`", BENCHMARKS))))
+def test_every_command_of_the_benchmarks_exists(command: str) -> None:
+    _parse(cli, shlex.split(command)[1:], command)
+
+
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"`python -m bench ([^`]+)`", BENCHMARKS))))
+def test_every_internal_benchmark_of_the_benchmarks_exists(command: str) -> None:
+    _parse(internal_benchmarks, shlex.split(command), command)
+
+
+def test_the_reference_of_the_api_is_named_for_what_it_is() -> None:
+    assert (ROOT / "docs" / "api.md").read_text().startswith("# REST API\n")

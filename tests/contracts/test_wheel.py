@@ -1,0 +1,45 @@
+"""The wheel holds the product only: no tests, internal benchmarks or test servers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+@pytest.fixture(scope="module")
+def wheel_files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("wheel")
+    built = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    [wheel] = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
+
+
+def test_everything_in_the_wheel_belongs_to_the_package(wheel_files: list[str]) -> None:
+    assert {name.split("/")[0] for name in wheel_files} == {"bellringer", f"bellringer-{VERSION}.dist-info"}
+
+
+@pytest.mark.parametrize("module", ["services", "bench/fair", "bench/tiers", "bench/console", "bench/peer"])
+def test_internal_benchmarks_and_test_servers_are_not_in_the_wheel(wheel_files: list[str], module: str) -> None:
+    assert [name for name in wheel_files if name.startswith(f"bellringer/{module}")] == []
+
+
+def test_the_benchmarks_that_size_a_machine_are_in_the_wheel(wheel_files: list[str]) -> None:
+    names = ("api", "drain", "dispatch", "herd", "workflow", "simulated_day", "commands")
+    assert {f"bellringer/bench/{name}.py" for name in names} <= set(wheel_files)
+    assert "bellringer/bench/load.sql" in wheel_files

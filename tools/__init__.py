@@ -1,0 +1,1 @@
+"""Programs for the development of Bellringer. They are not part of the wheel."""
