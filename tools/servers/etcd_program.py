@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Final
 
 from bellringer.errors import ConfigError
+from tools.servers.debian_package import unpack
 from tools.servers.listener import version_of
 from tools.servers.ports_and_pids import held
 
 PACKAGES: Final = ("etcd-server", "etcd-client")
-GET_LIMIT_SECONDS: Final = 300.0
 # The maintainers advise against these versions: data may become inconsistent after a crash.
 UNSOUND_FROM: Final = (3, 5, 0)
 SOUND_FROM: Final = (3, 5, 6)
@@ -52,38 +50,7 @@ def is_sound(version: str) -> bool:
 
 
 def _unpack(folder: Path, refused: str) -> None:
-    """Unpack into a temporary folder and rename it at the end, so that a failed attempt leaves no partial result."""
-    if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-        raise ConfigError(f"{refused}no etcd was found", hint=HINT)
-    staging = folder / "debian.new"
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
-    said = _run(staging, "apt-get", "download", *PACKAGES)
-    if said and os.geteuid() == 0:  # a new machine has no package lists yet
-        _run(staging, "apt-get", "update")
-        said = _run(staging, "apt-get", "download", *PACKAGES)
-    for package in () if said else sorted(staging.glob("*.deb")):
-        said = said or _run(staging, "dpkg-deb", "-x", package.name, ".")
-        package.unlink()
-    if said or not (staging / "usr" / "bin" / "etcd").exists():
-        raise ConfigError(f"{refused}no etcd was found, and its package could not be downloaded: {said}", hint=HINT)
-    staging.rename(folder / "debian")
-
-
-def _run(folder: Path, *command: str) -> str:
-    """Returns the last line of a failed command's output; an empty string on success."""
     try:
-        done = subprocess.run(  # noqa: S603
-            command,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=GET_LIMIT_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"`{command[0]}` was not done after {GET_LIMIT_SECONDS:.0f} s"
-    if done.returncode == 0:
-        return ""
-    return (done.stderr or done.stdout).strip().rpartition("\n")[2] or f"`{command[0]}` failed"
+        unpack(folder, PACKAGES)
+    except ConfigError as error:
+        raise ConfigError(f"{refused}no etcd was found: {error.message}", hint=HINT) from error
