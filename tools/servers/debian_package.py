@@ -42,7 +42,7 @@ def find_program(name: str, packages: tuple[str, ...], folder: Path) -> Unpacked
     found = _program_in(root, name)
     if found is None:
         raise ConfigError(f"the package {packages[0]} has no program {name}", hint=_hint(packages))
-    libraries = sorted({str(file.parent) for file in root.rglob("*.so*")})
+    libraries = sorted({str(file.parent) for file in root.rglob("lib*.so*")})
     return UnpackedProgram(found, {"LD_LIBRARY_PATH": ":".join(libraries)} if libraries else {})
 
 
