@@ -125,11 +125,15 @@ async def test_an_error_reaches_all_who_wait_and_no_one_after_them() -> None:
 
 async def test_many_groups_gather_behind_the_calls_that_are_under_way() -> None:
     under_way, most = 0, 0
+    five = asyncio.Event()
 
     async def read(_group: tuple[int], keys: Sequence[int]) -> dict[int, int]:
         nonlocal under_way, most
         under_way += 1
         most = max(most, under_way)
+        if under_way == 5:
+            five.set()
+        await five.wait()
         await asyncio.sleep(0.001)
         under_way -= 1
         return {key: key for key in keys}

@@ -18,6 +18,7 @@ from bellringer.store.migrate import Changes, Migration, load, migrate, require_
 from bellringer.store.migration_statements import contractions
 from bellringer.store.sql_functions import load_functions
 from bellringer.store.tenant_scope import ScopedStore, open_tenants
+from bellringer.store.wakeups import parse_work_hint
 from bellringer.testing.postgres import TestServer
 
 # Prints every text of the program that may be a statement: those of its .sql files, module constants, and literals.
@@ -270,17 +271,13 @@ def test_no_function_that_python_calls_was_removed(previous_release: PreviousRel
     assert {name for name in before - now if re.search(rf"\bbellringer\.{name}\b", code)} == set()
 
 
-def test_the_previous_release_reads_the_times_of_a_notification_that_names_a_pool(
-    previous_release: PreviousRelease,
-) -> None:
-    code = (
-        "from bellringer.store.wakeups import parse_instants; "
-        "print(*[at.strftime('%S.%f') for at in parse_instants('2026-03-01T12:00:00+00:00;10,250,-7')])"
-    )
+def test_the_previous_release_reads_notifications_as_this_one_does(previous_release: PreviousRelease) -> None:
+    payloads = ["", "2026-03-01T12:00:00+00:00", "2026-03-01T12:00:00+00:00;10,250,-7"]
+    code = f"from bellringer.store.wakeups import parse_work_hint; print(*map(parse_work_hint, {payloads}), sep='|')"
     done = subprocess.run(
         [sys.executable, "-c", code], env=previous_release.environ, capture_output=True, text=True, check=True
     )
-    assert {"00.000000", "00.010000", "00.250000"} <= set(done.stdout.split())
+    assert done.stdout.strip().split("|") == [str(parse_work_hint(payload)) for payload in payloads]
 
 
 async def test_running_programs_repeat_statements_whose_result_a_migration_changed(dsn: str) -> None:
