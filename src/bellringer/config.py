@@ -63,10 +63,10 @@ class DescribedSetting(NamedTuple):
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All settings of a process. Durations are written like "90s", "1h30m" or "30d"."""
 
-    dsn: str | None = None
-    host: str = "127.0.0.1"
-    port: int = DEFAULT_PORT
-    url: str | None = None
+    dsn: str | None = None  # address of the database: postgresql://user@host/database
+    host: str = "127.0.0.1"  # address that the API listens on
+    port: int = DEFAULT_PORT  # port of the API
+    url: str | None = None  # address of the server, for the command line and for links
     pool_size: int | None = None  # maximum connections per pool; None: derived from the server's max_connections
     read_dsn: str | None = None  # address of a replica that serves lists and history
     dispatch: str = "postgresql"  # or kafka://host:9092,host:9092/prefix?partitions=12
@@ -75,20 +75,20 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     time_index: Literal["process", "redis"] = "process"  # where schedulers index upcoming due times
     name: str | None = None  # name of this process in lists; None: host name and process id
     region: str | None = None  # region of this node; the node prefers shards of its region
-    lead: timedelta = timedelta(seconds=1)
-    lease: timedelta = timedelta(seconds=5)
-    misfire_grace: timedelta = timedelta(seconds=60)
-    retention: timedelta = timedelta(days=30)
-    dead_retention: timedelta = timedelta(days=30)
-    audit_retention: timedelta = timedelta(days=365)
+    lead: timedelta = timedelta(seconds=1)  # how far ahead of its time a run may be inserted
+    lease: timedelta = timedelta(seconds=5)  # a shard moves to another scheduler after this time without a renewal
+    misfire_grace: timedelta = timedelta(seconds=60)  # later occurrences are misfires
+    retention: timedelta = timedelta(days=30)  # for runs, attempts, logs and events
+    dead_retention: timedelta = timedelta(days=30)  # for dead letters
+    audit_retention: timedelta = timedelta(days=365)  # for the audit log
     job_retention: timedelta = timedelta(days=30)  # for jobs that were deleted or are done
-    grace: timedelta = timedelta(seconds=30)
+    grace: timedelta = timedelta(seconds=30)  # for running handlers when a worker stops
     block_limit: timedelta = timedelta(seconds=10)  # a coroutine that blocks its event loop longer fails
     isolated_dsn: bool = True  # whether isolated handlers get the DSN, which they need to send runs
     isolated_sharing: bool = False  # whether a child process may serve several tenants in sequence
     isolated_memory: int = 0  # memory limit of a child process in MiB; 0: no limit
-    log: Literal["json", "text"] = "json"
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log: Literal["json", "text"] = "json"  # format of the log
+    log_level: Literal["debug", "info", "warning", "error"] = "info"  # lowest level of the log
     log_attempts: bool = False  # log succeeded attempts at level info; otherwise at level debug
     capture_output: bool = True  # store what handlers print, log and warn with their run
     capture_level: Literal["debug", "info", "warning", "error"] = "info"  # lowest level of `logging` that is stored
@@ -98,12 +98,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     http_slots: int = 20  # maximum concurrent calls of HTTP targets per server; 0: none
     auth: Literal["required", "none"] | None = None  # none: requests from this machine need no credentials
     root_key: str | None = None  # administrator key of the installation, for the first login
-    jwt_issuer: str | None = None
-    jwt_audience: str | None = None
+    jwt_issuer: str | None = None  # accepted issuer of tokens
+    jwt_audience: str | None = None  # accepted audience of tokens
     jwt_secret: str | None = None  # shared secret for HS256
     jwt_jwks: str | None = None  # file or URL of the public keys for RS256 and ES256
-    jwt_tenant_claim: str = "tenant"
-    jwt_role_claim: str = "role"
+    jwt_tenant_claim: str = "tenant"  # claim with the name of the tenant
+    jwt_role_claim: str = "role"  # claim with the role
     unknown_tasks: Literal["accept", "warn", "refuse"] = "warn"  # how the API treats tasks that no worker knows
     trusted_proxies: tuple[str, ...] = ()  # addresses or networks whose X-Forwarded-* headers are used
     connections_per_address: int = 512  # maximum open connections; does not apply to trusted proxies
@@ -127,6 +127,11 @@ _LISTS: Final = frozenset({"secret_keys", "egress_allow", "trusted_proxies"})
 # Matches passwords in URLs (user:password@host, ?password=…) and in key=value connection strings.
 _PASSWORD: Final = re.compile(r"(://[^/?#@:]*:)\S*(?=@)|((?i:password|secret|token|pem|key)=)(?:'[^']*'|[^&\s]+)")
 _DURATIONS: Final = frozenset(field.name for field in msgspec.structs.fields(Config) if field.type is timedelta)
+
+
+def is_secret_setting(name: str) -> bool:
+    """Returns whether the value of a setting is never shown."""
+    return name in _SECRETS
 
 
 def load_config(

@@ -35,6 +35,8 @@ from bellringer.wire.audit import AuditEntry
 from bellringer.wire.events import Event
 from bellringer.wire.runs import Run
 
+__all__ = ["AsyncClient", "Client"]
+
 T = TypeVar("T")
 
 

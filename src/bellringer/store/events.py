@@ -25,19 +25,19 @@ class EventKind(StrEnum):
     """The kinds of events."""
 
     FAILED = "failed"  # an attempt that will be retried
-    DEAD = "dead"
+    DEAD = "dead"  # a run that failed for good; it is in the dead letters
     RECOVERED = "recovered"  # a job that was late, missed or dead and has succeeded since
-    LATE = "late"
-    MISSED = "missed"
-    SLOW = "slow"
-    OUTGROWN = "outgrown"
+    LATE = "late"  # a run that has not started long after its time
+    MISSED = "missed"  # occurrences that did not run and will not run
+    SLOW = "slow"  # a run that takes far longer than usual for its job
+    OUTGROWN = "outgrown"  # a job whose runs usually take longer than its interval
     BLOCKED_LOOP = "blocked_loop"  # a coroutine that blocks the event loop of other runs
     STRANDED = "stranded"  # a claimed run that no live worker confirms to execute
     SKIPPING = "skipping"  # a job whose run does not end while many occurrences are skipped
     PAUSED = "paused"  # a job that was paused because its last runs died
     UNKNOWN_TASK = "unknown_task"  # runs wait for a task that no live worker of their pool knows
-    TASK_PAUSED = "task_paused"
-    TASK_RESUMED = "task_resumed"
+    TASK_PAUSED = "task_paused"  # an operator paused all runs of a task
+    TASK_RESUMED = "task_resumed"  # an operator resumed a paused task
     ORPHANED = "orphaned"  # the code of its app no longer declares a job
     ADOPTED = "adopted"  # an app declares an orphan, or the job of another app
     OVERRIDDEN = "overridden"  # the code of an app undid an operator's change of a job
