@@ -108,6 +108,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     trusted_proxies: tuple[str, ...] = ()  # addresses or networks whose X-Forwarded-* headers are used
     connections_per_address: int = 512  # maximum open connections; does not apply to trusted proxies
     idempotency_keys: int = 250_000  # stored responses of 4 KiB per tenant; ten times as many for all tenants
+    docs_site: str | None = None  # folder of the built documentation, which the API serves below /guide
     key: str | None = None  # API key that the command line sends
 
     def require_dsn(self) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -144,6 +145,7 @@ async def _create_api(
     from bellringer.api.app import create_app  # noqa: PLC0415 - workers and schedulers do not need it
     from bellringer.api.http.auth import Authenticator  # noqa: PLC0415
     from bellringer.console import Console  # noqa: PLC0415
+    from bellringer.console.docs_site import DocsSite  # noqa: PLC0415
     from bellringer.wire.overview import Setting  # noqa: PLC0415
 
     store = stores.store
@@ -163,6 +165,7 @@ async def _create_api(
         egress=egress,
         cache=cache,
         console=Console(),
+        guide=DocsSite(Path(config.docs_site)) if config.docs_site else None,
         queue_depths=broker.queue_depths() if broker else None,
         settings=[Setting(**setting._asdict()) for setting in settings],
         unknown_tasks=config.unknown_tasks,

@@ -44,6 +44,7 @@ from bellringer.wire.overview import Index, Setting
 from bellringer.wire.routes import PREFIX, Route
 
 CONSOLE: Final = "/console"
+GUIDE: Final = "/guide"
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _ROUTE_KEY: Final = "bellringer.route"  # the path template of the matched route, in the ASGI scope
@@ -75,6 +76,7 @@ def create_app(
     queue_depths: QueueDepths | None = None,
     ready: Callable[[], bool] = lambda: True,
     console: ASGIApp | None = None,
+    guide: ASGIApp | None = None,
     settings: Sequence[Setting] = (),
     unknown_tasks: UnknownTasks = "warn",
     idempotency_keys: int = BLOCKS_PER_TENANT,
@@ -107,7 +109,9 @@ def create_app(
     )
     authenticator = authenticator or Authenticator(store, catalog, AuthSettings(open_to="anyone"), clock, cache)
     endpoints = {path: _Endpoint(service, authenticator, path, at) for path, at in _table(service).items()}
-    return Api(Router(endpoints), None if console is None else MountedApp(CONSOLE, console), service)
+    mounted = [MountedApp(CONSOLE, console, at_root=True)] if console else []
+    mounted += [MountedApp(GUIDE, guide)] if guide else []
+    return Api(Router(endpoints), mounted, service)
 
 
 def _table(service: AppState) -> dict[str, Mapping[str, Endpoint]]:
@@ -150,15 +154,18 @@ class Router:
 
 
 class MountedApp:
-    """An application below a path (the console). Browsers get it at the root too, where programs get the index."""
+    """An application below a path. With `at_root`, browsers get it at the root too, where programs get the index."""
 
-    def __init__(self, path: str, app: ASGIApp) -> None:
+    def __init__(self, path: str, app: ASGIApp, *, at_root: bool = False) -> None:
         self._path = path
+        self._at_root = at_root
         self.app = app
 
     def has(self, scope: Scope) -> bool:
         path: str = scope["path"]
-        return path == self._path or path.startswith(f"{self._path}/") or (path == "/" and _accepts_html(scope))
+        if path == "/":
+            return self._at_root and _accepts_html(scope)
+        return path == self._path or path.startswith(f"{self._path}/")
 
 
 def _accepts_html(scope: Scope) -> bool:
@@ -265,9 +272,9 @@ class _Endpoint:
 class Api:
     """The application: assigns an id to each request, finds its endpoint, renders errors, counts and logs."""
 
-    def __init__(self, switch: Router, pages: MountedApp | None, service: AppState) -> None:
+    def __init__(self, switch: Router, mounted: Sequence[MountedApp], service: AppState) -> None:
         self._switch = switch
-        self._pages = pages
+        self._mounted = mounted
         self._clock = service.clock
         self.read_cache = service.read_cache
         self.streams = service.streams  # so that the process can end streams before it stops
@@ -311,8 +318,9 @@ class Api:
             _record_request(scope, status, self._clock.monotonic() - started, request_id)
 
     def _found(self, scope: Scope) -> ASGIApp:
-        if self._pages is not None and self._pages.has(scope):
-            return self._pages.app
+        for mounted in self._mounted:
+            if mounted.has(scope):
+                return mounted.app
         found = self._switch.find(scope["path"])
         if found is None:
             raise HTTPException(404)

@@ -26,6 +26,7 @@ from bellringer.supervise.process_group import (
     is_ready,
 )
 
+DOCS_SITE: Final = ".site"  # written by `make docs`
 SET_BY_DEV: Final = "BELLRINGER_SET_BY_DEV"  # read by `config.describe_settings`
 DEV_GRACE: Final = "5s"
 QUIET_OPTIONS: Final = ("--with-parent", "--log", "text", "--log-level", "warning")
@@ -109,8 +110,12 @@ class DevSupervisor:
             )
             self._family.add(worker)
             self._family.wait(worker.name, lambda: worker.was_ready)
+        if (Path(DOCS_SITE) / "index.html").is_file():
+            environment.setdefault("BELLRINGER_DOCS_SITE", str(Path(DOCS_SITE).resolve()))
         self._start_server(environment)
         print_line(f"  {self._paint('✓', '✓')} ready on {self._paint(plan.url, 'bold')}   Ctrl-C stops it")
+        if "BELLRINGER_DOCS_SITE" in environment:
+            print_line(f"  documentation on {plan.url}/guide/")
         if not plan.target:
             print_line("  no app was given, so nothing runs yet: try `bellringer dev app.py`, or --demo")
         print_line()
