@@ -397,6 +397,11 @@ def _create_auth_settings(config: Config, clock: Clock, *, insecure: bool) -> An
     return AuthSettings(open_to=open_to, root_key=config.root_key, tokens=tokens)
 
 
+def _address_of(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 async def _serve(api: Any, listening: socket.socket, stop: asyncio.Event, config: Config) -> None:
     import uvicorn  # noqa: PLC0415 - workers and schedulers do not need it
     from uvicorn.protocols.http.auto import AutoHTTPProtocol  # noqa: PLC0415
@@ -431,6 +436,7 @@ async def _serve(api: Any, listening: socket.socket, stop: asyncio.Event, config
         server.should_exit = True
 
     ending = asyncio.create_task(end())
+    log.info("server listens", address=_address_of(listening), console=f"{_address_of(listening)}/console/")
     try:
         await server.serve(sockets=[listening])
     except SystemExit:  # raised by uvicorn if it cannot start

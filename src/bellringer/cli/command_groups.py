@@ -61,6 +61,11 @@ class CommandGroup(click.Group):
         super().__init__(*args, **kwargs)
         self.examples = examples
 
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Returns a subcommand; `show` is an alias of `get`."""
+        found = super().get_command(ctx, cmd_name)
+        return super().get_command(ctx, "get") if found is None and cmd_name == "show" else found
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         write_examples(self.examples, formatter)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -13,6 +14,17 @@ import msgspec
 F = TypeVar("F", bound=Callable[..., Any])
 
 PIPE_WIDTH: Final = 10_000  # columns, if stdout is not a terminal: nothing is truncated
+COLUMN_GAP: Final = 2
+MIN_TEXT_WIDTH: Final = 14
+# Columns that a narrow terminal shows in any case, besides the first one.
+KEPT_COLUMNS: Final = frozenset({"STATE", "STATUS", "NAME", "JOB", "NEXT", "DUE", "AT", "RUN", "ID", "KIND", "NODE"})
+# Columns whose text may be shortened.
+TEXT_COLUMNS: Final = frozenset(
+    {
+        *("NAME", "JOB", "TASK", "SCHEDULE", "WHAT", "ERROR", "REASON", "URL", "DETAIL", "MESSAGE", "DESCRIPTION"),
+        *("DEFAULTS", "POOLS", "NODE", "OWNER", "TAGS", "BY", "SUBJECT", "RESULT"),
+    }
+)
 _COLORS: Final = {
     "active": "green",
     "succeeded": "green",
@@ -72,15 +84,58 @@ def print_list(
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Prints a table. On a narrow terminal, long texts are shortened first, then less important columns left out."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
-    for title in head:
-        table.add_column(title, no_wrap=True, overflow="ellipsis")
-    for row in rows:
-        table.add_row(*(Text(sanitize(cell), style=_COLORS.get(cell, "")) for cell in row))
+    cells = [[sanitize(cell) for cell in row] for row in rows]
+    widths = [max(_width(row[i]) for row in (head, *cells)) for i in range(len(head))]
+    fitting = fit_columns(head, widths, shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPE_WIDTH)
+    table = Table(box=None, pad_edge=False, padding=(0, COLUMN_GAP, 0, 0), header_style="bold", show_edge=False)
+    for index, width in fitting.items():
+        table.add_column(head[index], no_wrap=True, overflow="ellipsis", min_width=width, max_width=width)
+    for row in cells:
+        table.add_row(*(Text(row[index], style=_COLORS.get(row[index], "")) for index in fitting))
     _print(table)
+    if left_out := [title for index, title in enumerate(head) if index not in fitting]:
+        click.echo(f"(no room for {', '.join(left_out)}: use a wider terminal, or -o json)", err=True)
+
+
+def fit_columns(head: Sequence[str], widths: Sequence[int], available: int) -> dict[int, int]:
+    """Returns the index and width of the columns that fit into `available` characters.
+
+    States, times and ids are never shortened. Texts are shortened down to MIN_TEXT_WIDTH; if that is not enough, other
+    columns are left out from the right, and at last texts that do not identify the row.
+    """
+    kept = dict(enumerate(widths))
+    droppable = [i for i in reversed(kept) if i and head[i] not in KEPT_COLUMNS]
+    droppable.sort(key=lambda i: head[i] in TEXT_COLUMNS)
+    while _excess(kept, available) > _shrinkable(head, kept) and droppable:
+        del kept[droppable.pop(0)]
+    while (excess := _excess(kept, available)) > 0 and (texts := _longest_texts(head, kept)):
+        longest, *others = texts
+        floor = max(kept[others[0]] if others else 0, MIN_TEXT_WIDTH)
+        kept[longest] -= max(min(excess, kept[longest] - floor), 1)
+    return kept
+
+
+def _excess(widths: Mapping[int, int], available: int) -> int:
+    return sum(widths.values()) + COLUMN_GAP * (len(widths) - 1) - available
+
+
+def _shrinkable(head: Sequence[str], widths: Mapping[int, int]) -> int:
+    return sum(widths[index] - MIN_TEXT_WIDTH for index in _longest_texts(head, widths))
+
+
+def _longest_texts(head: Sequence[str], widths: Mapping[int, int]) -> list[int]:
+    texts = [i for i, width in widths.items() if head[i] in TEXT_COLUMNS and width > MIN_TEXT_WIDTH]
+    return sorted(texts, key=lambda i: widths[i], reverse=True)
+
+
+def _width(text: str) -> int:
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def print_fields(fields: Mapping[str, str]) -> None:

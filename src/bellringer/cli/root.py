@@ -45,6 +45,7 @@ CONTROL = {
     "settings": LazyCommand("bellringer.cli.settings:settings", "Show the settings of a server and their sources."),
 }
 TOOLS = {
+    "completion": LazyCommand("bellringer.cli.completion:completion", "Print a completion script for your shell."),
     "cron": LazyCommand("bellringer.cli.cron:cron", "Explain a cron expression or recurrence rule."),
     "doctor": LazyCommand("bellringer.cli.doctor:doctor", "Find settings of the database that cost speed or safety."),
     "verify": LazyCommand("bellringer.cli.verify:verify", "Check the history for missed, double or early runs."),

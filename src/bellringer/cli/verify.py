@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bellringer.verify import Finding, VerifySummary
 
 MAX_SHOWN: Final = 100  # findings in the text output
+NOTHING_TO_CHECK: Final = "nothing to check: no occurrence was expected and no run was created in this window"
 
 
 @click.command(
@@ -153,4 +154,5 @@ class _TextPrinter:
             for key, described in sums.items()
             if described or key not in quiet
         }
-        print_fields({"window": window, **facts, "verdict": "clean" if clean else "not clean"})
+        verdict = "not clean" if not clean else "clean" if sums["expected"] or sums["created"] else NOTHING_TO_CHECK
+        print_fields({"window": window, **facts, "verdict": verdict})

@@ -114,6 +114,7 @@ class DevSupervisor:
             environment.setdefault("BELLRINGER_DOCS_SITE", str(Path(DOCS_SITE).resolve()))
         self._start_server(environment)
         print_line(f"  {self._paint('✓', '✓')} ready on {self._paint(plan.url, 'bold')}   Ctrl-C stops it")
+        print_line(f"  console on {plan.url}/console/")
         if "BELLRINGER_DOCS_SITE" in environment:
             print_line(f"  documentation on {plan.url}/guide/")
         if not plan.target:

@@ -163,3 +163,17 @@ def test_a_mistake_in_an_expression_is_pointed_at(arguments: list[str]) -> None:
     result = call(*arguments)
     assert result.exit_code == 2
     assert result.stderr == "error: hour 25 is out of range 0 to 23\n  0 25 * * *\n    ^\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_for_the_shell(shell: str) -> None:
+    result = CliRunner().invoke(cli, ["completion", shell])
+    assert result.exit_code == 0
+    assert "_BELLRINGER_COMPLETE" in result.output
+
+
+def test_show_is_an_alias_of_get() -> None:
+    shown = CliRunner().invoke(cli, ["jobs", "show", "--help"])
+    assert shown.exit_code == 0
+    assert "Usage: " in shown.output
+    assert CliRunner().invoke(cli, ["freezes", "show"]).exit_code == 2

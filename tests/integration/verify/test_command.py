@@ -43,6 +43,12 @@ async def test_a_clean_window_exits_with_0(dsn: str, tens: UUID) -> None:
     assert not {"skipped", "pending"} & lines.keys()
 
 
+async def test_an_empty_window_is_not_called_clean(dsn: str) -> None:
+    result = await call(dsn)
+    assert result.exit_code == 0, result.output
+    assert "verdict      nothing to check: no occurrence was expected" in result.output
+
+
 async def test_what_was_skipped_and_what_is_pending_are_reported_only_if_there_is_some(
     harness: EngineHarness, dsn: str
 ) -> None:
