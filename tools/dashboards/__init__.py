@@ -1,0 +1,1 @@
+"""Grafana dashboards as code: `python -m tools.dashboards` writes deploy/grafana/*.json."""
