@@ -49,6 +49,7 @@ TOOLS = {
     "cron": LazyCommand("bellringer.cli.cron:cron", "Explain a cron expression or recurrence rule."),
     "doctor": LazyCommand("bellringer.cli.doctor:doctor", "Find settings of the database that cost speed or safety."),
     "verify": LazyCommand("bellringer.cli.verify:verify", "Check the history for missed, double or early runs."),
+    "restore": LazyCommand("bellringer.cli.restore:restore", "Prepare a database that was restored from a backup."),
     "simulate": LazyCommand(
         "bellringer.cli.simulate:simulate", "Simulate an app's schedules with outages and crashes."
     ),

@@ -148,7 +148,7 @@ class _TextPrinter:
         clean = sums.pop("clean")
         by_reason = sums.pop("skipped").items()
         sums["skipped"] = ", ".join(f"{count:,} by {reason}" for reason, count in sorted(by_reason))
-        quiet = {"skipped", "pending", "owed", "delays", "unreadable"}  # shown only if not zero
+        quiet = {"skipped", "pending", "owed", "repeatable", "delays", "unreadable"}  # shown only if not zero
         facts = {
             key: described if isinstance(described, str) else f"{described:,}"
             for key, described in sums.items()

@@ -36,6 +36,7 @@ from bellringer.explain import (
     next_instant,
     node_of_reason,
     parse_asked_time,
+    restored_reason,
     sort_reasons,
     with_node_retry,
 )
@@ -81,7 +82,10 @@ async def load_run_explanation(store: Store, key: RunKey, *, tenant_id: int) -> 
         return await _explain_node_run(store, found, tenant_id)
     job = await jobs.get(store, key.job_id, tenant_id)
     facts, context = await _load_facts(store, found, job, tenant_id)
-    return _result(facts, job, found, key.job_id, key.scheduled_for, context.now, explain_run(facts, context.now))
+    reasons = explain_run(facts, context.now)
+    if (restore := await explain.find_restore(store, key)) is not None:
+        reasons = sort_reasons([*reasons, restored_reason(restore)])
+    return _result(facts, job, found, key.job_id, key.scheduled_for, context.now, reasons)
 
 
 async def load_node_explanation(

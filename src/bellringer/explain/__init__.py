@@ -27,6 +27,7 @@ from bellringer.explain.facts import (
     PendingBackfill,
     PoolLimits,
     QueuedRun,
+    RestoreFacts,
     UpstreamFacts,
     WorkflowFacts,
 )
@@ -38,7 +39,7 @@ from bellringer.explain.rules import (
     next_instant,
     parse_asked_time,
 )
-from bellringer.explain.text import format_instant, sort_reasons
+from bellringer.explain.text import format_instant, restored_reason, sort_reasons
 from bellringer.explain.workflow_nodes import explain_node, explain_workflow_run, node_of_reason, with_node_retry
 
 __all__ = [
@@ -63,6 +64,7 @@ __all__ = [
     "PendingBackfill",
     "PoolLimits",
     "QueuedRun",
+    "RestoreFacts",
     "UpstreamFacts",
     "WorkflowFacts",
     "explain_job",
@@ -75,6 +77,7 @@ __all__ = [
     "next_instant",
     "node_of_reason",
     "parse_asked_time",
+    "restored_reason",
     "sort_reasons",
     "with_node_retry",
 ]

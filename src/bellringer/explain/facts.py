@@ -43,6 +43,14 @@ class PauseFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreFacts:
+    """A restore of the database from a backup. What happened between the two times is not recorded."""
+
+    recovered_to: datetime
+    finished_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OrphanFacts:
     """A job that the code of its app no longer declares; `version` is the last one that did, if it is known."""
 

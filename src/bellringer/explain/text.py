@@ -8,7 +8,7 @@ from shlex import quote
 from typing import Any
 
 from bellringer.durations import format_duration
-from bellringer.explain.facts import MAX_QUOTE_LENGTH, MAX_RUNS_AHEAD_COUNTED, ExplainReason, JobFacts
+from bellringer.explain.facts import MAX_QUOTE_LENGTH, MAX_RUNS_AHEAD_COUNTED, ExplainReason, JobFacts, RestoreFacts
 
 
 def format_instant(moment: datetime) -> str:
@@ -23,6 +23,15 @@ def blocking_reason(code: str, text: str, fix: str = "") -> ExplainReason:
 
 def info_reason(code: str, text: str, fix: str = "") -> ExplainReason:
     return ExplainReason(code, holds=False, text=text, fix=fix)
+
+
+def restored_reason(restore: RestoreFacts) -> ExplainReason:
+    """Says that a run may have been executed by a database that was lost and restored from a backup."""
+    return info_reason(
+        "restored",
+        f"the run may have run before: the database was restored at {format_instant(restore.finished_at)} to its state "
+        f"of {format_instant(restore.recovered_to)}, and executions between these times are not recorded",
+    )
 
 
 def passed_check(code: str, text: str) -> ExplainReason:

@@ -60,7 +60,7 @@ select entry.audit_id, entry.tx::text::bigint as tx, entry.at, entry.tenant_id, 
                 current_digest.digest) as after
 from (
   select *, case kind when 'job' then target::uuid end as job_id from audit
-  where (tx, audit_id) > ($1::bigint::text::xid8, $2) and tx < pg_snapshot_xmin(pg_current_snapshot())
+  where (tx, audit_id) > ($1::bigint::text::xid8, $2) and tx < commit_horizon()
   order by tx, audit_id limit $3) entry
 left join job_revisions previous on previous.job_id = entry.job_id and previous.revision = entry.revision - 1
 left join job_revisions current on current.job_id = entry.job_id and current.revision = entry.revision

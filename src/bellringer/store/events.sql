@@ -111,7 +111,7 @@ order by event.event_id desc limit $3
 select snapshot.horizon::text::bigint as horizon, following.tenant_id, following.tx::text::bigint as tx,
        following.event_id, following.at, following.kind, following.job_id, following.job, following.scheduled_for,
        following.slot, following.attempt, following.data
-from (select pg_snapshot_xmin(pg_current_snapshot()) as horizon) snapshot
+from (select commit_horizon() as horizon) snapshot
 left join lateral (
   select event.*, job.name as job from unnest($1::integer[], $2::text[], $3::bigint[]) reader (tenant_id, tx, event_id)
   cross join lateral (

@@ -24,6 +24,7 @@ from bellringer.explain import (
     PauseFacts,
     PendingBackfill,
     PoolLimits,
+    RestoreFacts,
 )
 from bellringer.schedule import parse_schedule
 from bellringer.store import calendars
@@ -123,6 +124,12 @@ def _freeze(values: dict[str, Any]) -> FreezeFacts | None:
     name, until, why = (values.pop(name) for name in ("freeze", "freeze_until", "freeze_why"))
     policy = values.pop("freeze_policy", "defer")
     return None if name is None else FreezeFacts(name=name, until=until, why=why, policy=policy)
+
+
+async def find_restore(store: Store, key: RunKey) -> RestoreFacts | None:
+    """Returns the newest restore that may have lost executions of a run."""
+    row = await store.pool.fetchrow(_SQL.restores, key.job_id, key.scheduled_for, key.slot)
+    return None if row is None else RestoreFacts(**dict(row))
 
 
 async def load_instant_facts(

@@ -162,3 +162,16 @@ left join lateral (
   select scheduled_for, slot from runs
   where job_id = $1 and tenant_id + 0 = $3 and scheduled_for >= $2 and scheduled_for < $2 + $4::interval
   order by scheduled_for, slot limit 1) nearest on true
+
+-- name: restores
+-- The restores that may have lost executions of a run: it was unfinished at the recovery point, or due after it.
+select restore.recovered_to, restore.finished_at
+from runs run
+join restores restore on run.scheduled_for < restore.finished_at
+  and (run.fired_at <= restore.recovered_to or run.scheduled_for >= restore.recovered_to)
+where run.job_id = $1 and run.scheduled_for = $2 and run.slot = $3
+  and not exists (
+    select 1 from attempts attempt
+    where attempt.job_id = run.job_id and attempt.scheduled_for = run.scheduled_for and attempt.slot = run.slot
+      and attempt.ends_as is not null and attempt.finished_at <= restore.recovered_to)
+order by restore.finished_at desc limit 1

@@ -86,6 +86,7 @@ select exists (
 """
 ADD_COMPATIBLE_FROM: Final = "alter table bellringer.migrations add column compatible_from integer"
 SET_SHARD_COUNT: Final = "select bellringer.set_shard_count($1)"
+POSITIONS_ARE_AHEAD: Final = "select bellringer.positions_are_ahead()"
 HAS_UPGRADES: Final = "select to_regclass('bellringer.upgrades') is not null"
 READ_UPGRADES: Final = "select program, migrations, functions, at from bellringer.upgrades order by upgrade_id"
 WRITE_UPGRADE: Final = "insert into bellringer.upgrades (program, migrations, functions) values ($1, $2, $3)"
@@ -309,6 +310,19 @@ async def require_current(
         raise SchemaMismatch(_versus(found.current, found.wanted), hint="run `bellringer migrate`")
     if found.functions_pending:
         raise SchemaMismatch("the database has other functions than this program", hint="run `bellringer migrate`")
+    if functions.files and await _positions_are_ahead(connection):
+        raise SchemaMismatch(
+            "the database was restored from a dump: its stored commit positions are ahead of this server",
+            hint="run `bellringer restore finish`; docs/backup.md describes it",
+        )
+
+
+async def _positions_are_ahead(connection: Connection) -> bool:
+    """Whether stored commit positions are ahead of the server's. A role that may not read them is not asked."""
+    try:
+        return bool(await connection.fetchval(POSITIONS_ARE_AHEAD))
+    except asyncpg.InsufficientPrivilegeError:
+        return False
 
 
 def _defaults(

@@ -25,7 +25,7 @@ order by endpoint_id limit $3
 update webhook_endpoints
 set url = $3, kinds = $4, description = $5, enabled = $6, changed_at = bellringer.now(),
     disabled_reason = case when $6 then null when enabled then 'switched off' else disabled_reason end,
-    sent_tx = case when $6 and not enabled then pg_current_xact_id() else sent_tx end,
+    sent_tx = case when $6 and not enabled then commit_position() else sent_tx end,
     sent_event = case when $6 and not enabled then 9223372036854775807 else sent_event end
 where tenant_id = $1 and endpoint_id = $2
 
@@ -43,7 +43,7 @@ where endpoint.enabled
   and exists (
     select 1 from events event
     where event.tenant_id = endpoint.tenant_id and (event.tx, event.event_id) > (endpoint.sent_tx, endpoint.sent_event)
-      and event.tx < pg_snapshot_xmin(pg_current_snapshot()))
+      and event.tx < commit_horizon())
 order by random() limit $1
 
 -- name: new_events
@@ -52,7 +52,7 @@ select event.event_id, event.at, event.kind, event.job_id, job.name as job, even
 from events event
 left join jobs job on job.job_id = event.job_id
 where event.tenant_id = $1 and (event.tx, event.event_id) > ($2::text::xid8, $3::bigint)
-  and event.tx < pg_snapshot_xmin(pg_current_snapshot())
+  and event.tx < commit_horizon()
 order by event.tx, event.event_id limit $4
 
 -- name: advance

@@ -49,6 +49,7 @@ async def verify(
         await find_unstarted(connection, tenant_id, before, _parse_job(asked.job), summary, report)
     await find_stranded(connection, tenant_id, _parse_job(asked.job), summary, report)
     await find_unfollowed(connection, tenant_id, _parse_job(asked.job), summary, report)
+    summary.repeatable = await connection.fetchval(_SQL.repeatable, tenant_id, summary.start, summary.end)
     return summary
 
 

@@ -95,6 +95,7 @@ class VerifySummary:
     unfollowed: int = 0
     late: int = 0
     owed: int = 0  # runs of a revision that an edit overtook while they were on their way
+    repeatable: int = 0  # runs that a restore from a backup may have repeated; `bellringer why` says of each
     delays: int = 0  # jobs with a delay: not checked, because their instants depend on their runs
     unreadable: int = 0  # jobs with a schedule that this version cannot parse: not checked
 

@@ -172,3 +172,13 @@ cross join lateral (
     and g.from_at < $6
   order by g.from_at, g.to_at, g.schedule_id limit $7) g
 limit $7
+
+-- name: repeatable
+-- Runs in the window that ended after a restore, and may have been executed by the lost database too: they were
+-- unfinished at the recovery point, or due after it.
+select count(distinct (attempt.job_id, attempt.scheduled_for, attempt.slot))
+from restores restore
+join attempts attempt on attempt.scheduled_for >= $2 and attempt.scheduled_for < least($3, restore.finished_at)
+  and attempt.finished_at > restore.finished_at and attempt.outcome is not null
+join runs run on run.job_id = attempt.job_id and run.scheduled_for = attempt.scheduled_for and run.slot = attempt.slot
+where attempt.tenant_id = $1 and (run.fired_at <= restore.recovered_to or run.scheduled_for >= restore.recovered_to)

@@ -37,6 +37,7 @@ CLOSED = {
     "troubles_read",
     "pool_rates",
     "quarantine",
+    "restores",
 }
 READ_ONLY = {"tenants", "job_revisions", "audit"}
 # Functions that pass the wall without a tenant: they make days, or answer numbers or a name.

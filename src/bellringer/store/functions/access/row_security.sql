@@ -52,7 +52,8 @@ begin
       ('grant select on pools, tasks, schedules, cohorts, workers, tz_versions, tz_moves, tz_applied, recounts, '
        'audit_seals to'),
       ('grant select (only_row, shards, made_at) on cluster to'),
-      ('grant select (shard, region) on leases to')
+      ('grant select (shard, region) on leases to'),
+      ('grant select (recovered_to, finished_at) on restores to')
   loop
     execute format('%s %I', given, role);
   end loop;

@@ -12,7 +12,7 @@ begin
   with fresh as materialized (
     select event.tx, event.event_id, event.job_id, event.tenant_id, event.kind, event.scheduled_for, event.at
     from events event
-    where (event.tx, event.event_id) > (r.tx, r.event_id) and event.tx < pg_snapshot_xmin(pg_current_snapshot())
+    where (event.tx, event.event_id) > (r.tx, r.event_id) and event.tx < commit_horizon()
       and event.kind in ('dead', 'late', 'missed', 'skipping')
     order by event.tx, event.event_id limit p_most),
   latest as (
