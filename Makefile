@@ -13,7 +13,7 @@ UV_FLAGS := --quiet --system-certs
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env dev services services-down check format browser postgres docs test test-stock chaos bench lock clean
+.PHONY: help env dev services services-down check format browser postgres docs test test-stock chaos restore-drill bench lock clean
 
 help: ## Print this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -84,6 +84,9 @@ SEEDS ?= 10
 SECONDS ?= 180
 chaos: env ## Run SEEDS=10 random fault histories of SECONDS=180 each, and the SIGSTOP drill; SEED= repeats one
 	@$(BIN)/python -m tests.chaos --seeds $(SEEDS) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
+
+restore-drill: env postgres ## Restore a loaded cluster's database from a base backup and WAL; nothing accepted may be missing
+	@$(BIN)/python -m bench restore
 
 ROUNDS ?= 3
 bench: env postgres ## Run Bellringer and its peers through the same scenarios (ROUNDS=3, ONLY=bellringer,pgqueuer,S1)

@@ -11,8 +11,8 @@ from bellringer.bench.report import measure_in_new_database, print_figures
 
 @click.group()
 def bench() -> None:
-    """Benchmarks of single properties: fairness, pool tiers, console requests, scale, rolling restarts, and a
-    comparison with DBOS.
+    """Benchmarks of single properties: fairness, pool tiers, console requests, scale, rolling restarts, restores from
+    backups, and a comparison with DBOS.
 
     \b
     Each benchmark creates its own database, on a temporary embedded PostgreSQL or on the server that BELLRINGER_DSN
@@ -91,6 +91,30 @@ def rolling(rate: int, schedulers: int, workers: int, rounds: int, *, as_json: b
         lambda dsn: restart_all(dsn, rate, schedulers=schedulers, workers=workers, rounds=rounds)
     )
     print_figures(figures, as_json=as_json)
+
+
+@bench.command()
+@click.option("--seconds", default=10.0, show_default=True, help="Seconds of load in each of the three phases.")
+@click.option("--jobs", default=30, show_default=True, help="Jobs that are due every second.")
+@click.option("--sends", default=50, show_default=True, help="Sends a second.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def restore(seconds: float, jobs: int, sends: int, *, as_json: bool) -> None:
+    """Restore a loaded cluster's database from a base backup and WAL; check that nothing accepted is missing.
+
+    The servers have their own data folders, on the distribution's PostgreSQL; BELLRINGER_DSN is ignored. The exit code
+    is 1 if a send that was accepted before the recovery point is missing or was not executed, if `verify` finds
+    something, if the audit chain is broken, or if a repeated run does not say so.
+    """
+    from dataclasses import asdict
+
+    from bellringer import telemetry
+    from bench.restore import run_drill
+
+    telemetry.configure("text", "error")
+    figures = run_drill(seconds, jobs=jobs, sends=sends)
+    print_figures(asdict(figures), as_json=as_json)
+    if not figures.is_clean:
+        raise SystemExit(1)
 
 
 def _sizes(_ctx: click.Context, _parameter: click.Parameter, given: str) -> list[int]:

@@ -114,6 +114,8 @@ async def _connected(dsn: str, act: Callable[[Any], Awaitable[T]]) -> T:
 def _print(found: list[RestoreRow], output: str) -> None:
     from bellringer.cli.output import print_fields, to_compact_json
 
+    if not found and output == "text":
+        click.echo("This database was never restored.")
     for row in found:
         document = row.document()
         if output == "json":

@@ -318,10 +318,10 @@ async def require_current(
 
 
 async def _positions_are_ahead(connection: Connection) -> bool:
-    """Whether stored commit positions are ahead of the server's. A role that may not read them is not asked."""
+    """Whether stored commit positions are ahead of the server's. Roles that may not read them are not refused."""
     try:
         return bool(await connection.fetchval(POSITIONS_ARE_AHEAD))
-    except asyncpg.InsufficientPrivilegeError:
+    except (asyncpg.InsufficientPrivilegeError, asyncpg.UndefinedFunctionError):
         return False
 
 

@@ -30,16 +30,21 @@ JOBS_PER_PAGE: Final = 500
 
 
 async def verify(
-    connection: Connection, asked: VerifyScope, report: Callable[[Finding], None], *, retention: timedelta | None = None
+    connection: Connection,
+    asked: VerifyScope,
+    report: Callable[[Finding], None],
+    *,
+    retention: timedelta | None = None,
+    min_age: timedelta = MIN_AGE,
 ) -> VerifySummary:
-    """Verifies every occurrence in the scope, calls `report` for each finding, and returns the summary. Writes
-    nothing.
+    """Verifies every occurrence in the scope that is at least `min_age` old, calls `report` for each finding, and
+    returns the summary. Writes nothing.
     """
     await connection.execute(_SQL.settings)
     tenant_id = await connection.fetchval(_SQL.tenant, asked.tenant)
     if tenant_id is None:
         raise NotFound(f"there is no tenant {asked.tenant!r}")
-    summary = await _verifiable_window(connection, asked, retention)
+    summary = await _verifiable_window(connection, asked, retention, min_age)
     async for jobs in _read_pages(connection, asked, tenant_id, summary):
         await _check_page(connection, jobs, asked, summary, report)
     if asked.job is not None and not summary.jobs:
@@ -53,11 +58,13 @@ async def verify(
     return summary
 
 
-async def _verifiable_window(connection: Connection, asked: VerifyScope, retention: timedelta | None) -> VerifySummary:
+async def _verifiable_window(
+    connection: Connection, asked: VerifyScope, retention: timedelta | None, min_age: timedelta
+) -> VerifySummary:
     """Limits the window to the time whose runs are still stored and which schedulers have had time to process."""
     row = await connection.fetchrow(_SQL.bounds)
     assert row is not None
-    now, start, end = row["now"], asked.start, min(asked.end, row["now"] - MIN_AGE)
+    now, start, end = row["now"], asked.start, min(asked.end, row["now"] - min_age)
     if row["kept"] is not None:
         start = max(start, row["kept"])
     if retention is not None:
@@ -65,7 +72,7 @@ async def _verifiable_window(connection: Connection, asked: VerifyScope, retenti
     if start >= end:
         raise InvalidInput(
             f"nothing can be judged from {write_instant(start)} to {write_instant(end)}",
-            hint=f"the last {MIN_AGE.seconds} s are too young, and old runs are dropped; choose a wider window",
+            hint=f"the last {min_age.seconds} s are too young, and old runs are dropped; choose a wider window",
         )
     return VerifySummary(start=start, end=end, strict=asked.strict)
 

@@ -21,7 +21,6 @@ from bellringer.core.runs import State
 from bellringer.engine.audit_seal import verify_chain
 from bellringer.engine.explain import load_run_explanation
 from bellringer.errors import SchemaMismatch
-from bellringer.schedule import every
 from bellringer.store import events, restores
 from bellringer.store.connection_pool import Store, connect
 from bellringer.store.events import START_POSITION
@@ -48,7 +47,7 @@ async def finish(store: Store) -> restores.RestoreRow:
         return await restores.finish(connection, None, who="test", note="a drill")  # type: ignore[arg-type]
 
 
-async def positions(store: Store) -> list[tuple[int, int]]:
+async def positions(store: Store) -> list[tuple[int, ...]]:
     found = await events.events_after(store, {TENANT: START_POSITION})
     return [tuple(position) for position, _ in found[TENANT].events]
 

@@ -1,7 +1,7 @@
 -- Commit positions order events and audit entries by transaction. A position is the number of a transaction plus an
 -- offset, because the numbers of transactions are not part of a dump: a new server begins at a low number again, and
 -- after a point-in-time restore the numbers of lost transactions are given to others. `finish_restore` raises the
--- offset, so that new positions follow all stored ones. See docs/decisions/033.
+-- offset, so that new positions follow all stored ones. See docs/decisions/036.
 --
 -- The offset is a constant in a function body, so that an offset of 0 costs nothing when a statement is executed. The
 -- body is kept when functions are applied again.
