@@ -210,7 +210,7 @@ async def test_the_previous_release_accepts_the_new_schema_and_its_migrate_chang
     assert changes.functions
     before = [tuple(row) for row in await connection.fetch("select * from bellringer.applied_functions")]
     done = previous_release.run("migrate", dsn=old)
-    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "the schema is current")
+    assert (done.returncode, done.stdout.partition(":")[0]) == (0, "nothing changed")
     assert [tuple(row) for row in await connection.fetch("select * from bellringer.applied_functions")] == before
     for command in ("migrate status", "verify"):
         done = previous_release.run(*command.split(), dsn=old)
