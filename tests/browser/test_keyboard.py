@@ -114,3 +114,49 @@ def test_the_whole_form_of_a_job_can_be_tabbed_through(eye: Eye) -> None:
         names.append(page.evaluate("document.activeElement.id || document.activeElement.tagName"))
     assert len(set(names)) > 8  # nothing holds the focus
     assert "BODY" not in names
+
+
+def test_the_palette_finds_jobs_loosely_and_runs_commands_on_them(eye: Eye, shop: Shop, jobs: list[str]) -> None:
+    page = eye.go("jobs")
+    press(page, "Control+k")
+    field = page.get_by_role("combobox", name="Page, job name or run id")
+    field.fill("kysb")  # letters of keys-b, in their order
+    expect(page.get_by_role("option", name="job keys-b")).to_be_visible()
+    field.fill("pause keys-b")
+    expect(page.get_by_role("option", name="pause keys-b")).to_be_visible()
+    press(page, "Enter")
+    expect(page.get_by_role("status").filter(has_text="Paused keys-b")).to_be_visible()
+    assert shop.ask("GET", f"jobs/{jobs[1]}")["paused"]
+    press(page, "Control+k")
+    field.fill("theme dark")
+    press(page, "Enter")
+    expect(page.locator("html[data-theme=dark]")).to_have_count(1)
+    shop.ask("POST", f"jobs/{jobs[1]}/resume", {"missed": "skip"})
+
+
+def test_the_title_names_the_page_and_its_subject(eye: Eye, jobs: list[str]) -> None:
+    page = eye.go("jobs")
+    expect(page).to_have_title("Jobs · Bellringer")
+    page.goto(page.url.replace("/jobs", f"/jobs/{jobs[0]}"))
+    expect(page).to_have_title("keys-a · Bellringer")
+
+
+def test_a_phone_has_a_menu_and_rows_as_cards(eye: Eye, jobs: list[str]) -> None:
+    page = eye.go("jobs?q=keys-&sort=name")
+    page.set_viewport_size({"width": 390, "height": 844})
+    menu = page.get_by_role("button", name="Menu")
+    link = page.get_by_role("link", name="Calendar")
+    expect(link).to_be_hidden()
+    menu.click()
+    expect(link).to_be_visible()
+    link.click()
+    expect(page.get_by_role("heading", name="Calendar")).to_be_visible()
+    expect(link).to_be_hidden()
+    page.go_back()
+    row = page.locator("tr[data-row]").first
+    expect(row).to_be_visible()
+    box = row.bounding_box()
+    assert box is not None
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -1,7 +1,8 @@
 // The frame around every page: navigation, top bar, and routing from paths to page modules.
 import { html, render, signal, useEffect } from "./lib/html.js";
 import { caller, loginRequired, whoami } from "./lib/api.js";
-import { PAGES, listShortcuts, useShortcuts } from "./lib/shortcuts.js";
+import { Icon } from "./lib/icons.js";
+import { MOD_KEY, PAGES, listShortcuts, useShortcuts } from "./lib/shortcuts.js";
 import { key, rail, shortcuts, theme, zone } from "./lib/preferences.js";
 import { address, route } from "./lib/router.js";
 import { state as live, toggle } from "./lib/live.js";
@@ -30,7 +31,8 @@ const ROUTES = [
   ["settings", "settings"],
 ];
 const GROUPS = { Work: ["o", "j", "f", "r", "d", "c"], System: ["w", "k"], Admin: ["t", "a", "s"] };
-const ICONS = { o: "◎", j: "▤", f: "⎇", r: "▶", d: "✕", c: "▦", w: "⚙", k: "⬡", t: "⌂", a: "≡", s: "☰" };
+const PATHS = Object.fromEntries(Object.values(PAGES));
+const drawer = signal(false); // the menu on narrow screens
 
 function matchRoute(path) {
   const given = path.split("/");
@@ -66,16 +68,32 @@ function Page() {
   return Found ? html`<${Found} key=${route.value.path} parts=${parts} />` : html`<p class="loading" aria-busy="true">Loading …</p>`;
 }
 
+/** The title names the page, and the job or run that it shows as soon as its heading is there. */
+function useTitle() {
+  useEffect(() => {
+    const main = document.getElementById("app");
+    const set = () => {
+      const heading = main.querySelector("main h1, .login h1")?.textContent.trim().slice(0, 80);
+      document.title = [heading || PATHS[route.peek().path.split("/")[0]], "Bellringer"].filter(Boolean).join(" · ");
+    };
+    set();
+    const seen = new MutationObserver(set);
+    seen.observe(main, { childList: true, subtree: true });
+    return () => seen.disconnect();
+  }, [route.value.path]);
+}
+
 function Rail() {
   const at = route.value.path.split("/")[0];
-  return html`<nav class="rail" aria-label="pages">
+  useEffect(() => void (drawer.value = false), [route.value]);
+  return html`<nav class="rail" id="rail" aria-label="pages" data-open=${drawer.value} onKeyDown=${(event) => event.key === "Escape" && (drawer.value = false)}>
     <a class="brand" href=${address("")} aria-label="Bellringer, overview"><img src="static/icon.svg" alt="" width="20" height="20" /> <span class="word">Bellringer</span></a>
     ${Object.entries(GROUPS).map(([group, letters]) => html`<div class="group"><h2>${group}</h2><ul>
       ${letters.map((letter) => {
         const [path, name] = PAGES[letter];
-        return html`<li><a href=${address(path)} aria-current=${at === path ? "page" : undefined} title=${`${name} (g ${letter})`}><span aria-hidden="true">${ICONS[letter]}</span> <span class="word">${name}</span></a></li>`;
+        return html`<li><a href=${address(path)} aria-current=${at === path ? "page" : undefined} title=${`${name} (g ${letter})`}><${Icon} name=${path || "overview"} /> <span class="word">${name}</span></a></li>`;
       })}</ul></div>`)}
-    <button type="button" class="quiet fold" aria-expanded=${rail.value === "wide"} onClick=${() => (rail.value = rail.value === "wide" ? "narrow" : "wide")}><span aria-hidden="true">${rail.value === "wide" ? "«" : "»"}</span> <span class="word">Collapse</span><span class="unseen"> the menu</span></button>
+    <button type="button" class="quiet fold" aria-expanded=${rail.value === "wide"} onClick=${() => (rail.value = rail.value === "wide" ? "narrow" : "wide")}><${Icon} name=${rail.value === "wide" ? "fold-in" : "fold-out"} /> <span class="word">Collapse</span><span class="unseen"> the menu</span></button>
   </nav>`;
 }
 
@@ -86,11 +104,12 @@ function Bar() {
   const [icon, word] = LIVE[live.value];
   const who = caller.value;
   return html`<header class="bar">
-    <button type="button" class="find" onClick=${openPalette}>Search or jump to … <kbd>Ctrl K</kbd></button>
+    <button type="button" class="quiet drawer" aria-label="Menu" aria-expanded=${drawer.value} aria-controls="rail" onClick=${() => (drawer.value = !drawer.value)}><${Icon} name=${drawer.value ? "close" : "menu"} /></button>
+    <button type="button" class="find" onClick=${openPalette}><${Icon} name="search" /> <span>Search or jump to …</span> <kbd>${MOD_KEY} K</kbd></button>
     <span class="gap"></span>
     <button type="button" class="quiet" title="Turn live updates on or off (.)" aria-pressed=${live.value !== "paused"} onClick=${toggle}><span aria-hidden="true">${icon}</span> ${word}</button>
-    <button type="button" class="quiet" title="Time zone of displayed times (z)" onClick=${() => cycle(zone, ["local", "utc", "job"])}>${{ local: "Local time", utc: "UTC", job: "Job's time zone" }[zone.value]}</button>
-    <button type="button" class="quiet" title="Switch theme (t)" onClick=${() => cycle(theme, ["system", "light", "dark"])}>${{ system: "System theme", light: "Light", dark: "Dark" }[theme.value]}</button>
+    <button type="button" class="quiet preference" title="Time zone of displayed times (z)" onClick=${() => cycle(zone, ["local", "utc", "job"])}>${{ local: "Local time", utc: "UTC", job: "Job's time zone" }[zone.value]}</button>
+    <button type="button" class="quiet preference" title="Switch theme (t)" onClick=${() => cycle(theme, ["system", "light", "dark"])}>${{ system: "System theme", light: "Light", dark: "Dark" }[theme.value]}</button>
     ${who && html`<span class="who" title=${`${who.role} in ${who.tenant}`}>${who.name ?? who.actor ?? who.who ?? "you"} · ${who.tenant}</span>`}
     ${key.value && html`<button type="button" class="quiet" onClick=${() => { key.value = null; location.reload(); }}>Log out</button>`}
   </header>`;
@@ -99,7 +118,7 @@ function Bar() {
 function Help() {
   const groups = Map.groupBy ? Map.groupBy(listShortcuts(), (entry) => entry.group) : new Map([["Shortcuts", listShortcuts()]]);
   return html`<div class="sheet">
-    ${[...groups].map(([group, entries]) => html`<h3>${group}</h3><dl class="facts">${entries.map((entry) => html`<div><dt>${entry.name.split(" ").map((one) => html`<kbd>${one}</kbd> `)}</dt><dd>${entry.what}</dd></div>`)}</dl>`)}
+    ${[...groups].map(([group, entries]) => html`<h3>${group}</h3><dl class="facts">${entries.map((entry) => html`<div><dt>${entry.name.replace("Mod+", `${MOD_KEY} `).split(" ").map((one) => html`<kbd>${one}</kbd> `)}</dt><dd>${entry.what}</dd></div>`)}</dl>`)}
     <label><input type="checkbox" checked=${shortcuts.value === "on"} onChange=${() => (shortcuts.value = shortcuts.value === "on" ? "off" : "on")} /> Enable single-key shortcuts</label>
     <div class="actions"><button type="button" autofocus onClick=${() => document.querySelector("dialog[open]")?.dispatchEvent(new Event("cancel"))}>Close</button></div>
   </div>`;
@@ -117,10 +136,12 @@ function App() {
     },
     "Everywhere",
   );
+  useTitle();
   if (loginRequired.value) return html`<${Login} /><${Notices} />`;
   return html`<div class="frame" data-rail=${rail.value}>
     <a class="skip" href="#main">Skip to content</a>
     <${Rail} />
+    ${drawer.value && html`<div class="shade" aria-hidden="true" onClick=${() => (drawer.value = false)}></div>`}
     <div class="side"><${Bar} /><main id="main" tabindex="-1"><${Page} /></main></div>
     <${Palette} /><${Dialogs} /><${Notices} />
   </div>`;

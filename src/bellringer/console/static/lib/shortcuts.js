@@ -3,6 +3,9 @@ import { useEffect } from "./html.js";
 import { navigate } from "./router.js";
 import { shortcuts } from "./preferences.js";
 
+/** The name of the key that starts commands on this platform. */
+export const MOD_KEY = /Mac|iPhone|iPad/.test(navigator.platform) ? "⌘" : "Ctrl";
+
 const registered = new Map(); // key → [{what, act, group}]; the last entry is active
 let pendingKey = "";
 let timer = 0;

@@ -113,7 +113,8 @@ const lastOf = (runs = []) => runs.find((run) => new Date(run.scheduled_for) <= 
 const COLUMNS = (runs, asked) => [
   { name: "State", class: "tight", cell: (job) => html`<${State} of=${asked in PROBLEM_STATES ? asked : stateOf(job, runs[job.job_id])}
     title=${stateTitle(job)} />${job.orphaned_at && html` <${State} of="orphaned" title=${`the code of the app ${job.app} no longer declares this job`} />`}` },
-  { name: "Name", cell: (job) => html`<${Link} to=${`jobs/${part(job.job_id)}`} class="name">${job.name}<//> <${Tags} of=${job.tags} />` },
+  { name: "Name", cell: (job) => html`<span class="named"><${Link} to=${`jobs/${part(job.job_id)}`} class="name" title=${job.name}>${job.name}<//>
+    <span class="tags"><${Tags} of=${job.tags} /></span></span>` },
   { name: "Task", cell: (job) => html`<code class="clip task" title=${job.task}>${job.task}</code>` },
   { name: "Schedule", class: "when", cell: (job) => html`<${Schedule} job=${job} />` },
   { name: "Last 30 runs", class: "tight", cell: (job) => html`<${Strip} runs=${runs[job.job_id]} job=${zoneOf(job)} />` },

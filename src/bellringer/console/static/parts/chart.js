@@ -1,4 +1,5 @@
-// Line chart over time, in the colors of the theme. Pages also show the data as a table.
+// Line chart over time, in the colors of the theme, with a crosshair. Drag to zoom, double-click to reset. Charts with the same time axis
+// share the crosshair. Pages also show the data as a table.
 import uPlot from "../vendor/uplot.js";
 import { html, useEffect, useRef } from "../lib/html.js";
 import { theme } from "../lib/preferences.js";
@@ -13,8 +14,8 @@ export function Chart({ times, series, height = 140, label, unit = "", tick }) {
     const options = {
       width: Math.max(place.current.clientWidth, 200),
       height,
-      cursor: { drag: { x: false, y: false } },
-      legend: { live: false },
+      cursor: { drag: { x: true, y: false }, points: { size: 6 }, sync: { key: "time" } },
+      legend: { live: true },
       axes: [
         { stroke: themeColor("--mute"), grid: { stroke: themeColor("--line") }, ticks: { stroke: themeColor("--line") }, ...(tick && { size: 30, values: (_plot, ticks) => ticks.map(tick) }) },
         { stroke: themeColor("--mute"), grid: { stroke: themeColor("--line") }, ticks: { stroke: themeColor("--line") }, size: 60, values: (_plot, ticks) => ticks.map((tick) => `${tick}${unit}`) },

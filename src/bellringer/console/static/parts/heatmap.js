@@ -5,13 +5,18 @@ const STRENGTHS = 5;
 const MIDDLE = 3;
 const SIMILAR_SHARE = 0.1; // counts that differ by less than this share of the maximum get the same color
 
-/** Color level of a cell: 0 for no fires, otherwise 1 to 5 between minimum and maximum; the middle level if all counts are similar. */
+/**
+ * Color level of a cell: 0 for no fires, otherwise 1 to 5 by the logarithm of what exceeds the steady load, so that neither jobs that fire in
+ * every cell nor one herd hide the differences between the others; the middle level if all counts are similar.
+ */
 function strengths(rows) {
-  const counts = rows.flatMap((row) => row.cells).filter((cell) => cell?.count).map((cell) => cell.count);
-  const [least, most] = [Math.min(...counts), Math.max(...counts)];
-  const isEven = most - least < most * SIMILAR_SHARE;
-  const of = (count) => (!count ? 0 : isEven ? MIDDLE : Math.max(1, Math.ceil(Math.sqrt((count - least) / (most - least)) * STRENGTHS)));
-  return { of, isEven, least, most: counts.length ? most : 0 };
+  const counts = rows.flatMap((row) => row.cells).filter((cell) => cell?.count).map((cell) => cell.count).sort((a, b) => a - b);
+  const [least, most] = [counts[0] ?? 0, counts.at(-1) ?? 0];
+  const steady = counts[Math.floor(counts.length / 10)] ?? 0; // nine of ten cells have at least this many
+  const isEven = most - steady < most * SIMILAR_SHARE;
+  const excess = (count) => Math.log1p(Math.max(count - steady, 0)) / Math.log1p(most - steady);
+  const of = (count) => (!count ? 0 : isEven ? MIDDLE : Math.max(1, Math.ceil(excess(count) * STRENGTHS)));
+  return { of, isEven, least: isEven ? steady : least, most };
 }
 
 /**

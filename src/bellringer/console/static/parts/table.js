@@ -37,7 +37,7 @@ export function Table({ caption, columns, rows, id, open, selected, keys = {}, h
     [ids, pointed],
   );
   const all = selected && shown.length > 0 && shown.every((one) => selected.value.has(id(one)));
-  return html`<div class="table" onMouseEnter=${() => setPointed(true)} onMouseLeave=${() => setPointed(false)}>
+  return html`<div class="table rows" onMouseEnter=${() => setPointed(true)} onMouseLeave=${() => setPointed(false)}>
     ${fresh > 0 && html`<button type="button" class="pill" onClick=${() => { held.current = rows; setPointed(false); }}>${fresh} new</button>`}
     <table>
       <caption class=${hidden ? "unseen" : ""}>${caption}</caption>
@@ -48,7 +48,7 @@ export function Table({ caption, columns, rows, id, open, selected, keys = {}, h
       <tbody ref=${body}>
         ${shown.map((one, n) => html`<tr key=${id(one)} data-row=${id(one)} tabindex=${n === 0 ? "0" : "-1"} class=${selected?.value.has(id(one)) ? "selected" : ""}>
           ${selected && html`<td class="tick"><input type="checkbox" aria-label="Select this row" checked=${selected.value.has(id(one))} onChange=${() => toggle(selected, id(one))} /></td>`}
-          ${columns.map((column) => html`<td class=${column.class}>${column.cell(one)}</td>`)}
+          ${columns.map((column) => html`<td class=${column.class} data-label=${typeof column.name === "string" ? column.name : undefined}>${column.cell(one)}</td>`)}
         </tr>`)}
       </tbody>
     </table>
