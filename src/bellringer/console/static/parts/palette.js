@@ -47,6 +47,10 @@ export function Palette() {
     if (one?.act) one.act();
     else if (one) navigate(one.path, one.terms);
   }
+  function typed(event) {
+    searched.current = false; // at once: the effect that searches runs only after the next frame
+    setText(event.target.value);
+  }
   function pressed(event) {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
     if (step) {
@@ -68,7 +72,7 @@ export function Palette() {
     <input type="search" role="combobox" aria-expanded="true" aria-controls="palette-found"
       aria-activedescendant=${found[at] ? `found-${at}` : undefined}
       aria-label="Page, job name or run id" placeholder="Page, job name or run id …" value=${text}
-      onInput=${(event) => setText(event.target.value)} onKeyDown=${pressed} autofocus />
+      onInput=${typed} onKeyDown=${pressed} autofocus />
     <ul id="palette-found" role="listbox" aria-label="Results">
       ${found.map((one, n) => html`<li id=${`found-${n}`} role="option" aria-selected=${n === at} onClick=${() => choose(one)}><span
         class="mute">${one.kind}</span> ${one.name}</li>`)}
