@@ -19,11 +19,11 @@ export function Palette() {
   const searched = useRef(false); // whether the results belong to the text
   const entered = useRef(false); // Enter was pressed before they arrived
   useEffect(() => {
-    if (opened.value && !dialog.current.open) {
-      setText("");
-      dialog.current.showModal();
+    if (opened.value && !dialog.current.open) dialog.current.showModal();
+    if (!opened.value) {
+      setText(""); // not when it opens: that would erase what is typed at once
+      dialog.current?.close();
     }
-    if (!opened.value) dialog.current?.close();
   }, [opened.value]);
   useEffect(() => {
     const stop = new AbortController();
