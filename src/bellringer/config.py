@@ -37,6 +37,7 @@ _BACKENDS: Final[Mapping[str, tuple[str, ...]]] = {
 
 _RANGES: Final[Mapping[str, tuple[int, int, str]]] = {
     "port": (0, 65535, "give a port from 1 to 65535"),
+    "metrics_port": (0, 65535, "give a port from 1 to 65535, or 0 for none"),
     "pool_size": (1, 1000, "give 1 to 1000 connections"),
     "http_slots": (0, 1000, "give 0 to 1000; with 0, this server calls no HTTP targets"),
     "connections_per_address": (1, 4096, "give 1 to 4096"),
@@ -45,6 +46,9 @@ _RANGES: Final[Mapping[str, tuple[int, int, str]]] = {
 
 # Other modules read these variables directly, because they need them before or without a Config.
 VARIABLES_READ_ELSEWHERE: Final = frozenset({"DEBUG", "FAULT", "PG_BIN", "SET_BY_DEV", "TEST_DSN"})
+# Kubernetes sets these variables if a service is named bellringer or, with "tcp://…" as the port, bellringer-metrics.
+_KUBERNETES_SERVICE: Final = re.compile(r"(\w+_)?SERVICE_(HOST|PORT\w*)")
+_PORTS: Final = frozenset({"port", "metrics_port"})
 SET_BY_DEV: Final = "BELLRINGER_SET_BY_DEV"  # lists the variables that `bellringer dev` sets for its processes
 
 
@@ -66,6 +70,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dsn: str | None = None  # address of the database: postgresql://user@host/database
     host: str = "127.0.0.1"  # address that the API listens on
     port: int = DEFAULT_PORT  # port of the API
+    metrics_host: str | None = None  # address of `metrics_port`; None: that of `host`
+    metrics_port: int | None = None  # serves /metrics, /healthz and /readyz without a key; None or 0: not served
     url: str | None = None  # address of the server, for the command line and for links
     pool_size: int | None = None  # maximum connections per pool; None: derived from the server's max_connections
     read_dsn: str | None = None  # address of a replica that serves lists and history
@@ -110,6 +116,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     idempotency_keys: int = 250_000  # stored responses of 4 KiB per tenant; ten times as many for all tenants
     docs_site: str | None = None  # folder of the built documentation, which the API serves below /guide
     key: str | None = None  # API key that the command line sends
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """The address that serves metrics and health checks without a key, if there is one."""
+        return (self.metrics_host or self.host, self.metrics_port) if self.metrics_port else None
 
     def require_dsn(self) -> str:
         """Returns the address of the database; raises ConfigError if none is set."""
@@ -212,14 +223,14 @@ def _read_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any, st
         if rest == variable or rest in VARIABLES_READ_ELSEWHERE or not environ[variable]:
             continue
         name = rest.lower()
+        if _KUBERNETES_SERVICE.fullmatch(rest) or (name in _PORTS and environ[variable].startswith("tcp://")):
+            continue
         if name not in _FIELDS:
             # Other programs may use the same prefix, so only names that look like typing errors are refused.
             if near := get_close_matches(name, _FIELDS, n=1, cutoff=0.75):
                 hint = f"did you mean {ENVIRONMENT_PREFIX}{near[0].upper()}?"
                 raise ConfigError(f"the environment contains the unknown setting {variable}", hint=hint)
             continue
-        if name == "port" and environ[variable].startswith("tcp://"):
-            continue  # Kubernetes sets this variable if a service is named bellringer
         yield name, environ[variable], variable
 
 

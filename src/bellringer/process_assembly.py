@@ -20,11 +20,14 @@ from bellringer import telemetry
 from bellringer.backend_factory import create_broker, create_cache, create_lease_keeper, create_time_index
 from bellringer.clock import Clock, SystemClock
 from bellringer.config import Config, DescribedSetting, load_config
+from bellringer.core.background_loops import run_every
 from bellringer.core.jobs import HTTP_TASK
+from bellringer.core.loop_progress import loop_role, write_shared
 from bellringer.egress.settings import Egress
 from bellringer.engine.prune import Retention
 from bellringer.engine.tick import TickLimits
 from bellringer.errors import BellringerError, Unavailable
+from bellringer.metrics_server import ServerMetricsSource, serve_metrics
 from bellringer.scheduler.service import Scheduler, SchedulerSettings
 from bellringer.startup import (
     Main,
@@ -37,7 +40,7 @@ from bellringer.startup import (
     run_together,
     run_until_stopped,
 )
-from bellringer.store.connection_pool import DATABASE_ERRORS, Store
+from bellringer.store.connection_pool import DATABASE_ERRORS, Store, measure_pools
 from bellringer.store.interned_names import Catalog
 from bellringer.store.keyed_read_connections import MAX_CONNECTIONS, KeyedReads
 from bellringer.store.migrate import require_current
@@ -54,6 +57,8 @@ if TYPE_CHECKING:
     from bellringer.api.app import Api
     from bellringer.core.cache import Cache
 
+MEASURE_SECONDS: Final = 1.0
+BLOCKED_LOOP_SECONDS: Final = 10.0  # /healthz reports an event loop that is blocked for longer
 STOP_TIMEOUT_SECONDS: Final = 10.0  # added to the grace period before tasks are cancelled
 REQUEST_DRAIN_SECONDS: Final = 5  # time for open requests to finish when the server stops
 MAX_POOL_CONNECTIONS: Final = 8  # per pool, unless `pool_size` is set
@@ -98,11 +103,16 @@ def run_server(
     with_parent: bool = False,
     settings: Sequence[DescribedSetting] = (),
     started: Callable[[], None] = lambda: None,
+    metrics_listening: socket.socket | None = None,
 ) -> None:
     """Runs the API and, unless disabled, a scheduler in the same process. `insecure` disables authentication.
 
     `settings` are shown to administrators. `started` is called once, when the server is about to accept requests.
+    `metrics_listening` serves metrics and health checks without a key.
     """
+    source = ServerMetricsSource()
+    if metrics_listening is not None:
+        serve_metrics(metrics_listening, source)
 
     clock, egress = SystemClock(), Egress.read(config.egress_allow, config.secret_keys)
 
@@ -112,8 +122,9 @@ def run_server(
         cache = await create_cache(config, store, clock)
         opened.push_async_callback(cache.close)
         api = await _create_api(config, stores, clock, egress, cache, insecure=insecure, settings=settings)
+        source.attach(api)
         scheduler = await _create_scheduler(config, store) if with_scheduler else None
-        parts = [_serve(api, listening, stop, config)]
+        parts = [_serve(api, listening, stop, config), _measure(stop, "server")]
         if config.http_slots:
             worker = _create_http_worker(config, store, egress)
             parts.append(_run_with_retries(stop, worker.run, "the HTTP worker"))
@@ -186,7 +197,7 @@ def run_scheduler(config: Config, *, with_parent: bool = False) -> None:
             if scheduler is not None:
                 await run_together(
                     stop,
-                    [_run_with_retries(stop, scheduler.run, "the scheduler")],
+                    [_run_with_retries(stop, scheduler.run, "the scheduler"), _measure(stop, "scheduler")],
                     timeout_seconds=STOP_TIMEOUT_SECONDS,
                 )
 
@@ -245,6 +256,7 @@ def run_worker(
                 parts = [
                     _run_with_retries(stop, worker.run, "the worker"),
                     run_until_stopped(stop, declare_when_current(app)),
+                    _measure(stop, "worker"),
                 ]
                 if joined:
                     tell = partial(retry_until_available, stop, partial(joined, store), "the worker")
@@ -299,6 +311,17 @@ def pools_to_serve(app: LoadedApp, given: Mapping[str, int], slots: int | None) 
 async def _run_with_retries(stop: asyncio.Event, work: Callable[[asyncio.Event], Awaitable[None]], what: str) -> None:
     """Runs `work` until `stop` is set, and repeats it while the database is unavailable."""
     await retry_until_available(stop, partial(work, stop), what)
+
+
+async def _measure(stop: asyncio.Event, role: str) -> None:
+    """Measures this process once a second. A loop that does nothing else stalls only if the event loop is blocked."""
+    loop_role.set(role)
+
+    async def step() -> None:
+        measure_pools()
+        write_shared()
+
+    await run_until_stopped(stop, run_every(MEASURE_SECONDS, step, name="measure", step_seconds=BLOCKED_LOOP_SECONDS))
 
 
 @asynccontextmanager

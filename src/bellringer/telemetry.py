@@ -38,6 +38,9 @@ START_LATENESS = Histogram(
 TICK_SECONDS = Histogram(
     "bellringer_tick_seconds", "Duration of one tick of the scheduler", buckets=_SHORT_BUCKETS_SECONDS
 )
+POLL_SECONDS = Histogram(
+    "bellringer_poll_seconds", "Duration of one query for due cohorts and timers", buckets=_SHORT_BUCKETS_SECONDS
+)
 CLAIM_SECONDS = Histogram("bellringer_claim_seconds", "Duration of one claim", buckets=_SHORT_BUCKETS_SECONDS)
 SETTLE_SECONDS = Histogram(
     "bellringer_settle_seconds", "Duration of settling one batch of attempts", buckets=_SHORT_BUCKETS_SECONDS
@@ -60,6 +63,8 @@ EXPIRED = Counter(
     ["found_by"],
 )
 STALE = Counter("bellringer_stale_writes_refused_total", "Writes refused because of a stale fencing token", ["writer"])
+STARTS = Counter("bellringer_starts_total", "Starts of runs to which the start objective applies")
+LATE_STARTS = Counter("bellringer_late_starts_total", "Starts that were later than the start objective of their tenant")
 TAKEOVERS = Counter("bellringer_lease_takeovers_total", "Shard leases acquired")
 LOST_LEASES = Counter("bellringer_leases_lost_total", "Shard leases lost without being released")
 RENEWAL_FAILURES = Counter("bellringer_lease_renewal_failures_total", "Lease renewals that failed or came too late")
@@ -72,6 +77,10 @@ REAPED = Counter("bellringer_reaped_total", "Attempts of lost workers that were 
 LATE = Counter(
     "bellringer_late_total", "Runs that are late to start; kind=not_created: the run has not been created yet", ["kind"]
 )
+for _writer in ("scheduler", "worker"):
+    STALE.labels(_writer)  # from the start, because `increase` does not see the first value of a new series
+for _kind in ("waiting", "not_created"):
+    LATE.labels(_kind)
 SLOW = Counter("bellringer_slow_total", "Runs that took far longer than usual for their job")
 OUTGROWN = Counter(
     "bellringer_outgrown_total", "Jobs that usually take longer than their interval; each job counts once a day"
@@ -109,6 +118,11 @@ STRANDED = Gauge(
     **_LIVE,  # type: ignore[arg-type]
 )
 DEAD_LETTERS = Gauge("bellringer_dead_letters", "Dead-lettered runs", ["task"], **_LIVE)  # type: ignore[arg-type]
+DEAD_LETTERS_STORED = Gauge(
+    "bellringer_dead_letters_stored",
+    "Dead-lettered runs of all tasks; counted up to 100,000",
+    **_LIVE,  # type: ignore[arg-type]
+)
 ORPHANED_JOBS = Gauge(
     "bellringer_orphaned_jobs",
     "Jobs that the code of their app no longer declares",
@@ -184,9 +198,41 @@ EXPECTED_OCCURRENCES = Gauge(
 PAUSED_TASKS = Gauge("bellringer_paused_tasks", "Tasks that are paused for a tenant", **_LIVE)  # type: ignore[arg-type]
 DB_CONNECTIONS = Gauge(
     "bellringer_db_connections",
-    "Database connections of this process: open, idle, and the maximum of the pool (max)",
-    ["state"],
+    "Database connections of this process by pool: open, idle, and the maximum of the pool (max)",
+    ["purpose", "state"],
     multiprocess_mode="livesum",
+)
+SERVER_CONNECTIONS = Gauge(
+    "bellringer_server_connections",
+    "Connections of the database server: used by all its clients, and the maximum without reserved ones (max)",
+    ["state"],
+    **_LIVE,  # type: ignore[arg-type]
+)
+DATABASE_BYTES = Gauge(
+    "bellringer_database_bytes",
+    "Size of the database (database) and of the server's write-ahead log (wal, if the role may read it)",
+    ["part"],
+    **_LIVE,  # type: ignore[arg-type]
+)
+DATABASE_DISK_BYTES = Gauge(
+    "bellringer_database_disk_bytes",
+    "Size of the disk of the database; only if its data directory is on this machine and readable",
+    **_LIVE,  # type: ignore[arg-type]
+)
+DATABASE_DISK_FREE = Gauge(
+    "bellringer_database_disk_free_bytes",
+    "Free space on the disk of the database; only if its data directory is on this machine and readable",
+    **_LIVE,  # type: ignore[arg-type]
+)
+PARTITIONS_MISSING = Gauge(
+    "bellringer_partitions_missing",
+    "Partitions of today and tomorrow that do not exist",
+    **_LIVE,  # type: ignore[arg-type]
+)
+AUDIT_SEAL_BROKEN = Gauge(
+    "bellringer_audit_seal_broken",
+    "1 if a seal of the audit chain does not match its entries; all seals are checked in turn",
+    multiprocess_mode="livemax",
 )
 TENANT_RUNS = Gauge(
     "bellringer_tenant_runs",

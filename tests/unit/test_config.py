@@ -78,6 +78,7 @@ def test_names_of_others_in_the_environment_are_left_alone(tmp_path: Path) -> No
     kubernetes = {
         "BELLRINGER_PORT": "tcp://10.0.0.7:8700",
         "BELLRINGER_SERVICE_HOST": "10.0.0.7",
+        "BELLRINGER_METRICS_PORT": "tcp://10.0.0.8:9100",
         "BELLRINGER_PORT_8700_TCP_ADDR": "10.0.0.7",
         "BELLRINGER_DEBUG": "1",
         "BELLRINGER_DSN": "",

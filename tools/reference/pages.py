@@ -10,6 +10,7 @@ from tools.reference.command_line import render_commands
 from tools.reference.database import render_database
 from tools.reference.error_codes import render_errors
 from tools.reference.events import render_events
+from tools.reference.metrics import render_metrics
 from tools.reference.rest import render_rest
 from tools.reference.sdk import render_sdk
 from tools.reference.settings import render_settings
@@ -20,6 +21,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "database.md": render_database,
     "errors.md": render_errors,
     "events.md": render_events,
+    "metrics.md": render_metrics,
     "rest.md": render_rest,
     "sdk.md": render_sdk,
     "settings.md": render_settings,

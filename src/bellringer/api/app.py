@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uuid_utils import uuid7
 
 from bellringer.api.endpoint_table import ROUTES
-from bellringer.api.endpoints import metrics
+from bellringer.api.endpoints import health, metrics
 from bellringer.api.http import docs_page, error_responses, idempotency, openapi
 from bellringer.api.http.auth import CHANGING_METHODS, NO_TENANT_ID, RESPONSE_HEADERS_KEY, Authenticator, AuthSettings
 from bellringer.api.http.connection_limits import check_head
@@ -40,7 +40,7 @@ from bellringer.store.replica import ReadStore, Replica
 from bellringer.store.tenant_scope import ScopedStore
 from bellringer.store.wakeups import RUNS_CHANNEL, Wakeups
 from bellringer.telemetry import is_debug_enabled, log, with_labels
-from bellringer.wire.overview import Index, Setting
+from bellringer.wire.overview import Index, Readiness, Setting
 from bellringer.wire.routes import PREFIX, Route
 
 CONSOLE: Final = "/console"
@@ -108,15 +108,16 @@ def create_app(
         settings=settings,
     )
     authenticator = authenticator or Authenticator(store, catalog, AuthSettings(open_to="anyone"), clock, cache)
-    endpoints = {path: _Endpoint(service, authenticator, path, at) for path, at in _table(service).items()}
+    gauges = metrics.Gauges(service)
+    endpoints = {path: _Endpoint(service, authenticator, path, at) for path, at in _table(service, gauges).items()}
     mounted = [MountedApp(CONSOLE, console, at_root=True)] if console else []
     mounted += [MountedApp(GUIDE, guide)] if guide else []
-    return Api(Router(endpoints), mounted, service)
+    return Api(Router(endpoints), mounted, service, gauges)
 
 
-def _table(service: AppState) -> dict[str, Mapping[str, Endpoint]]:
+def _table(service: AppState, gauges: metrics.Gauges) -> dict[str, Mapping[str, Endpoint]]:
     """Returns the operations by path and method."""
-    table = {**ROUTES, "/metrics": {"GET": metrics.metrics_endpoint(service)}}
+    table = {**ROUTES, "/metrics": {"GET": metrics.metrics_endpoint(gauges)}}
     table["/openapi.json"] = table[f"{PREFIX}/openapi.json"] = {"GET": openapi.openapi_endpoint(table, service.version)}
     table |= docs_page.pages(table, service.version)
     table["/"] = {"GET": _index(sorted(table))}
@@ -272,12 +273,20 @@ class _Endpoint:
 class Api:
     """The application: assigns an id to each request, finds its endpoint, renders errors, counts and logs."""
 
-    def __init__(self, switch: Router, mounted: Sequence[MountedApp], service: AppState) -> None:
+    def __init__(
+        self, switch: Router, mounted: Sequence[MountedApp], service: AppState, gauges: metrics.Gauges
+    ) -> None:
         self._switch = switch
+        self._service = service
+        self.gauges = gauges
         self._mounted = mounted
         self._clock = service.clock
         self.read_cache = service.read_cache
         self.streams = service.streams  # so that the process can end streams before it stops
+
+    async def check_readiness(self) -> Readiness:
+        """Returns the document of /readyz, for a port that serves it without the API."""
+        return await health.check_readiness(self._service)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -36,18 +36,18 @@ class Length(click.ParamType[float]):
 
 
 def metrics_options(function: F) -> F:
-    """The options of processes without an API."""
+    """The options of the port for metrics and health checks."""
     for option in (
         click.option(
             "--metrics-host",
             metavar="ADDRESS",
-            help="Address for --metrics-port, such as 0.0.0.0.  [default: BELLRINGER_HOST, or 127.0.0.1]",
+            help="Address for --metrics-port, such as 0.0.0.0.  [default: BELLRINGER_METRICS_HOST or BELLRINGER_HOST]",
         ),
         click.option(
             "--metrics-port",
             type=int,
             metavar="PORT",
-            help="Serve /metrics (Prometheus) and /healthz on this port.",
+            help="Serve /metrics (Prometheus), /healthz and /readyz on this port, without a key.",
         ),
     ):
         function = option(function)

@@ -9,12 +9,9 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
 
 from bellringer.cli.command_groups import Command, fail
 from bellringer.cli.listening_socket import listen
@@ -64,8 +61,10 @@ class _ProcessCount(click.ParamType[int]):
     help="Run N supervised processes on one port; auto: one per CPU.",
 )
 @click.option("--listening-fd", type=int, hidden=True)
+@click.option("--metrics-fd", type=int, hidden=True)
 @click.option("--ready-fd", type=int, hidden=True)
 @click.option("--proc", type=int, hidden=True)  # the number of this process under `--procs`
+@metrics_options
 @process_options
 def server(
     *,
@@ -73,6 +72,7 @@ def server(
     insecure: bool,
     procs: int | None,
     listening_fd: int | None,
+    metrics_fd: int | None,
     ready_fd: int | None,
     proc: int | None,
     with_parent: bool,
@@ -97,6 +97,10 @@ def server(
             *(["--no-scheduler"] if no_scheduler else []),
         ]
         return _run_servers(config, procs, arguments, listening)
+    if metrics_fd is not None:
+        metrics_listening: socket.socket | None = socket.socket(fileno=metrics_fd)
+    else:
+        metrics_listening = None if proc is not None else _listen_for_metrics(config)
     from bellringer import process_assembly, telemetry
     from bellringer.config import describe_settings
 
@@ -110,6 +114,7 @@ def server(
         with_parent=with_parent,
         settings=describe_settings(config, flags, environ=os.environ),
         started=partial(_report_ready, ready_fd, {}),
+        metrics_listening=metrics_listening,
     )
     from bellringer.supervise.role_processes import STOPPED_EXIT_CODE
 
@@ -119,14 +124,13 @@ def server(
 @click.command(cls=Command, examples="BELLRINGER_DSN=postgresql://app@db/bellringer bellringer scheduler")
 @metrics_options
 @process_options
-def scheduler(with_parent: bool, metrics_port: int | None, metrics_host: str | None, **flags: Any) -> None:
+def scheduler(with_parent: bool, **flags: Any) -> None:
     """Run a scheduler without the API: one more node that shares the shards with the others."""
     config = load_config(**flags)
     config.require_dsn()
     from bellringer import process_assembly
 
-    if metrics_port is not None:
-        _serve_metrics(metrics_host or config.host, metrics_port)
+    _serve_metrics(config, "scheduler")
     process_assembly.run_scheduler(config, with_parent=with_parent)
 
 
@@ -185,8 +189,6 @@ def worker(
     slots: int | None,
     procs: int | None,
     proc: int | None,
-    metrics_port: int | None,
-    metrics_host: str | None,
     live: bool,
     ready_fd: int | None,
     with_parent: bool,
@@ -206,15 +208,15 @@ def worker(
         arguments += [f"--slots={slots}"] if slots else []
         arguments += ["--live"] if live else []
         arguments += _options(flags)
-        return _run_workers(config, procs, arguments, metrics_host or config.host, metrics_port)
+        return _run_workers(config, procs, arguments)
     if proc is not None:
         from bellringer import telemetry
 
         telemetry.set_common_fields(proc=proc)
 
     def serve_metrics_of_app() -> None:
-        if metrics_port is not None:
-            _serve_metrics(metrics_host or config.host, metrics_port)
+        if proc is None:  # the supervisor serves those of all processes
+            _serve_metrics(config, "worker")
 
     return _run_worker(
         config,
@@ -289,14 +291,21 @@ def _options(flags: Mapping[str, Any]) -> list[str]:
     return [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
 
 
-def _run_workers(config: Config, procs: int, arguments: list[str], metrics_host: str, metrics_port: int | None) -> int:
+def _run_workers(config: Config, procs: int, arguments: list[str]) -> int:
     """Run the supervisor of `worker --procs`, and return its exit code."""
     from bellringer import telemetry
-    from bellringer.supervise.role_processes import ProcessPlan, RoleProcesses, create_registry, open_metrics_folder
+    from bellringer.metrics_server import serve_metrics
+    from bellringer.supervise.role_processes import (
+        ProcessPlan,
+        RoleProcesses,
+        WorkersMetricsSource,
+        open_metrics_folder,
+    )
 
     telemetry.configure(config.log, config.log_level)
+    listening = _listen_for_metrics(config)
     with ExitStack() as opened:
-        folder = None if metrics_port is None else opened.enter_context(open_metrics_folder())
+        folder = None if listening is None else opened.enter_context(open_metrics_folder())
         workers = RoleProcesses(
             ProcessPlan(
                 role="worker",
@@ -308,8 +317,8 @@ def _run_workers(config: Config, procs: int, arguments: list[str], metrics_host:
                 metrics_folder=folder,
             )
         )
-        if folder is not None and metrics_port is not None:
-            _serve_metrics(metrics_host, metrics_port, create_registry(workers, folder.path), lambda: workers.health)
+        if folder is not None and listening is not None:
+            serve_metrics(listening, WorkersMetricsSource(workers, folder.path))
         return workers.run()
 
 
@@ -320,14 +329,17 @@ def _run_servers(config: Config, procs: int, arguments: list[str], listening: so
     from bellringer.supervise.role_processes import ProcessPlan, RoleProcesses, open_metrics_folder
 
     telemetry.configure(config.log, config.log_level)
+    metrics_listening = _listen_for_metrics(config)
+    shared = [listening.fileno(), *([metrics_listening.fileno()] if metrics_listening else [])]
+    metrics = ["--metrics-fd", str(metrics_listening.fileno())] if metrics_listening else []
     with open_metrics_folder() as folder:
         servers = RoleProcesses(
             ProcessPlan(
                 role="server",
                 processes=procs,
-                arguments=[*arguments, "--listening-fd", str(listening.fileno())],
+                arguments=[*arguments, "--listening-fd", str(listening.fileno()), *metrics],
                 arguments_after_first=[] if "--no-scheduler" in arguments else ["--no-scheduler"],
-                descriptors=[listening.fileno()],
+                descriptors=shared,
                 environment=_child_environment(config),
                 grace_seconds=REQUEST_DRAIN_SECONDS,
                 name=config.name,
@@ -348,23 +360,25 @@ def _exit_in_time(code: int) -> None:
     timer.start()
 
 
-Health = Callable[[], tuple[bool, Mapping[str, Any]]]
-
-
-def _always_healthy() -> tuple[bool, Mapping[str, Any]]:
-    return True, {"status": "ok"}
-
-
-def _serve_metrics(
-    host: str, port: int, registry: CollectorRegistry = REGISTRY, health: Health = _always_healthy
-) -> None:
+def _listen_for_metrics(config: Config) -> socket.socket | None:
+    """Open the socket of the metrics port, if there is one."""
     from bellringer.errors import ConfigError
 
+    if config.metrics_address is None:
+        return None
     try:
-        serve_metrics(host, port, registry, health)
-    except OSError as error:
+        return listen(*config.metrics_address)
+    except ConfigError as error:
         hint = "choose another --metrics-port or --metrics-host"
-        raise ConfigError(f"cannot serve metrics on port {port} of {host}: {error.strerror}", hint=hint) from None
+        raise ConfigError(error.message.replace("listen", "serve metrics", 1), hint=hint) from None
+
+
+def _serve_metrics(config: Config, role: str) -> None:
+    """Serve the metrics of a scheduler or worker process, if it has a metrics port."""
+    if (listening := _listen_for_metrics(config)) is not None:
+        from bellringer.metrics_server import MetricsSource, serve_metrics
+
+        serve_metrics(listening, MetricsSource(role))
 
 
 async def _on_joined(app: Any, live: bool, ready_fd: int | None, pools: Mapping[str, int], store: Store) -> None:
@@ -383,54 +397,3 @@ def _report_ready(ready_fd: int | None, slots: Mapping[str, int]) -> None:
     if ready_fd is not None:
         os.write(ready_fd, json.dumps(dict(slots)).encode())
         os.close(ready_fd)
-
-
-_JSON: Final = "application/json"
-REQUEST_TIMEOUT_SECONDS: Final = 10.0
-
-
-class _Handler(BaseHTTPRequestHandler):
-    timeout = REQUEST_TIMEOUT_SECONDS
-    server_version = "bellringer"
-    sys_version = ""
-    registry: CollectorRegistry
-    health: Health
-
-    def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
-        if path == "/metrics":
-            self._respond(200, generate_latest(self.registry), CONTENT_TYPE_LATEST)
-        elif path == "/healthz":
-            healthy, document = self.health()
-            self._respond(200 if healthy else 503, json.dumps(document).encode(), _JSON)
-        else:
-            self._respond(404, b'{"code":"not_found","detail":"the paths are /metrics and /healthz"}', _JSON)
-
-    do_HEAD = do_GET  # noqa: N815 - the name is the library's
-
-    def _respond(self, status: int, body: bytes, kind: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Do not log requests."""
-
-
-def serve_metrics(
-    host: str, port: int, registry: CollectorRegistry = REGISTRY, health: Health = _always_healthy
-) -> int:
-    """Serve /metrics and /healthz in a thread, and return the port. Raises OSError if the address cannot be used."""
-    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-    handler = type("Handler", (_Handler,), {"registry": registry, "health": staticmethod(health)})
-    server = type("Server", (ThreadingHTTPServer,), {"address_family": family, "daemon_threads": True})(
-        (host, port), handler
-    )
-    Thread(target=server.serve_forever, name="metrics", daemon=True).start()
-    bound: int = server.server_address[1]
-    return bound

@@ -10,10 +10,12 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Final
 
+from bellringer.core.loop_progress import STALL_SECONDS, track_loop
 from bellringer.telemetry import ERRORS, log
 
 MAX_BACKOFF_SECONDS: Final = 5.0
 MAX_WAKEUP_TIMES: Final = 10_000
+STALL_PAUSES: Final = 5  # a loop may pause this many times as long as its interval: idle processes slow down
 
 
 class Wake:
@@ -74,27 +76,31 @@ async def run_every(
     wake: Wake | None = None,
     slowdown: Callable[[], float] = lambda: 1.0,
     catches: tuple[type[Exception], ...] = (Exception,),
+    step_seconds: float = STALL_SECONDS,
 ) -> None:
     """Repeat a step forever. Errors are logged, and the delay grows with each error in a row, up to a maximum.
 
-    `slowdown` returns by which factor the pause after a pass is longer than `seconds`.
+    `slowdown` returns by which factor the pause after a pass is longer than `seconds`. A step that takes longer than
+    `step_seconds` counts as stalled.
     """
     failures = 0
     wake = wake or Wake()
-    while True:
-        try:
-            await step()
-            failures = 0
-        except catches as error:
-            failures += 1
-            ERRORS.labels(name).inc()
-            if failures == 1 or failures % 20 == 0:  # a long outage must not flood the log
-                text = f"{type(error).__name__}: {error}"
-                log.warning("step failed", step=name, failures=failures, error=text)
-        pause = (
-            seconds * slowdown()
-            if not failures
-            else min(MAX_BACKOFF_SECONDS, max(seconds, 0.1) * (1 << min(failures, 6)))
-        )
-        jitter = 0.8 + 0.4 * random.random()  # noqa: S311 - keeps the loops of several nodes out of step
-        await wake.wait(pause * jitter)
+    with track_loop(name, step_seconds + STALL_PAUSES * seconds) as state:
+        while True:
+            try:
+                await step()
+                failures = 0
+            except catches as error:
+                failures += 1
+                ERRORS.labels(name).inc()
+                if failures == 1 or failures % 20 == 0:  # a long outage must not flood the log
+                    text = f"{type(error).__name__}: {error}"
+                    log.warning("step failed", step=name, failures=failures, error=text)
+            state.note_end(succeeded=not failures)
+            pause = (
+                seconds * slowdown()
+                if not failures
+                else min(MAX_BACKOFF_SECONDS, max(seconds, 0.1) * (1 << min(failures, 6)))
+            )
+            jitter = 0.8 + 0.4 * random.random()  # noqa: S311 - keeps the loops of several nodes out of step
+            await wake.wait(pause * jitter)

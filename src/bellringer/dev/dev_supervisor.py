@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from bellringer.core.loop_progress import METRICS_FOLDER_VARIABLE
 from bellringer.dev import state_dir
 from bellringer.dev.dev_database import DevDatabase
 from bellringer.dev.live_output import Painter, print_line
@@ -100,8 +101,9 @@ class DevSupervisor:
             **self._environment,
             "BELLRINGER_DSN": dsn,
             "BELLRINGER_URL": plan.url,
+            "BELLRINGER_METRICS_PORT": "0",  # the processes share their metrics, and the API serves them
             "BELLRINGER_AUTH": plan.auth,
-            shared_metrics.METRICS_FOLDER_VARIABLE: str(self._metrics),
+            METRICS_FOLDER_VARIABLE: str(self._metrics),
         }
         if plan.target:
             arguments = ["worker", plan.target, "--live", "--grace", DEV_GRACE, *QUIET_OPTIONS]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from bellringer.core.loop_progress import METRICS_FOLDER_VARIABLE
 from bellringer.dev import state_dir
 from bellringer.dev.dev_database import DevDatabase
 from bellringer.dev.dev_supervisor import DEV_GRACE, QUIET_OPTIONS, report_exit
@@ -181,9 +182,10 @@ class LocalCluster:
             **(more or {}),
             "BELLRINGER_DSN": self._dsn,
             "BELLRINGER_URL": self._plan.urls[0],
+            "BELLRINGER_METRICS_PORT": "0",  # the processes share their metrics, and the API serves them
             "BELLRINGER_AUTH": self._plan.auth,
             "BELLRINGER_NAME": name,
-            shared_metrics.METRICS_FOLDER_VARIABLE: str(self._metrics),
+            METRICS_FOLDER_VARIABLE: str(self._metrics),
         }
         child = SupervisedProcess(
             name,

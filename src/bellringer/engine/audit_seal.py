@@ -20,6 +20,7 @@ from bellringer.store.audit import FIRST_POSITION, SealRow
 from bellringer.store.connection_pool import Store
 
 MAX_ENTRIES_PER_SEAL: Final = 1_000
+MAX_ENTRIES_PER_PASS: Final = 5_000
 _SEALS_PER_PAGE: Final = 100
 
 
@@ -61,6 +62,35 @@ async def verify_chain(store: Store) -> SealCheck:
             count, entries, before = count + 1, entries + one.count, one
     waiting = await audit.count_unsealed(store, before.last if before else FIRST_POSITION)
     return SealCheck(seals=count, entries=entries, unsealed=waiting, first=first)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainPosition:
+    """How far a gradual verification has come: the last valid seal, and the broken one after it, if any."""
+
+    last: SealRow | None = None
+    broken: int | None = None
+    why: str = ""
+
+
+async def verify_next_seals(
+    store: Store, position: ChainPosition, max_entries: int = MAX_ENTRIES_PER_PASS
+) -> ChainPosition:
+    """Verifies the seals after a position, about `max_entries` entries; starts again at the end of the chain."""
+    before, checked = position.last, 0
+    first = await audit.seals_after(store, 0, 1)
+    if before is not None and (not first or before.seal_id < first[0].seal_id):
+        before = None  # retention has deleted the seal
+    page = await audit.seals_after(store, before.seal_id if before else 0, _SEALS_PER_PAGE)
+    if not page:
+        return ChainPosition()
+    for one in page:
+        if why := await _find_fault(store, before, one):
+            return ChainPosition(last=before, broken=one.seal_id, why=why)
+        before, checked = one, checked + one.count
+        if checked >= max_entries:
+            break
+    return ChainPosition(last=before)
 
 
 async def _find_fault(store: Store, before: SealRow | None, one: SealRow) -> str:

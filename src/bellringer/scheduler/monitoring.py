@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from bellringer.core.leases import Holding
+from bellringer.engine.audit_seal import ChainPosition, verify_next_seals
 from bellringer.engine.monitor import (
     report_late_runs,
     report_recoveries,
@@ -21,6 +22,7 @@ from bellringer.store.connection_pool import Store
 from bellringer.store.interned_names import Catalog
 from bellringer.telemetry import (
     ANNOUNCED,
+    AUDIT_SEAL_BROKEN,
     LATE,
     OUTGROWN,
     ROUTED,
@@ -64,6 +66,12 @@ class Monitoring:
         if any(stranded.values()) and stranded != self._stranded:
             log.error("runs are stranded: claimed, but no live worker executes them", **stranded)
         self._stranded = stranded
+
+    def clear(self) -> None:
+        """Reset the gauges of `watch`: another node sets them now."""
+        for reason in self._stranded:
+            STRANDED.labels(reason).set(0)
+        self._stranded = {}
 
     async def find_stuck(self) -> None:
         """Report tasks that no worker knows, and jobs that skip many occurrences in a row."""
@@ -132,3 +140,28 @@ class Monitoring:
             log.warning("this node uses outdated time zone rules", version=rules.version, newest=newest.version)
         if here != tz_version():
             log.warning("new time zone rules are installed; restart to use them", version=rules.version, installed=here)
+
+
+class SealCheckStep:
+    """Verifies the audit chain again and again, a bounded number of entries in each pass. It stays at a broken seal
+    until the seal is valid again.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._position = ChainPosition()
+        self._reported: int | None = None
+
+    async def check(self) -> None:
+        """Verify the next seals, and set the gauge."""
+        self._position = await verify_next_seals(self._store, self._position)
+        broken = self._position.broken
+        AUDIT_SEAL_BROKEN.set(broken is not None)
+        if broken is not None and broken != self._reported:
+            log.error("the audit chain is broken", seal=broken, why=self._position.why)
+        self._reported = broken
+
+    def clear(self) -> None:
+        """Reset the gauge: another node verifies the chain now."""
+        AUDIT_SEAL_BROKEN.set(0)
+        self._position, self._reported = ChainPosition(), None

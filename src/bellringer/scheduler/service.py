@@ -17,6 +17,7 @@ from bellringer.core import fault_injection
 from bellringer.core.background_loops import Wake, run_every
 from bellringer.core.broker import UNSEND_AFTER, BrokerBackend
 from bellringer.core.leases import LEASE_DURATION, Holding, LeaseKeeper
+from bellringer.core.loop_progress import loop_role
 from bellringer.core.time_index import TimeIndex
 from bellringer.engine import prune as pruning
 from bellringer.engine.backfill import BackfillCursor, run_backfills
@@ -27,7 +28,7 @@ from bellringer.engine.tick import TickLimits, fire_timers, max_timers, tick
 from bellringer.scheduler.broker_dispatcher import Dispatcher, unsend_all
 from bellringer.scheduler.due_cohorts import POLL_AHEAD, CohortPoller, DueHeap
 from bellringer.scheduler.maintenance import Maintenance
-from bellringer.scheduler.monitoring import Monitoring
+from bellringer.scheduler.monitoring import Monitoring, SealCheckStep
 from bellringer.scheduler.shards import HeldShards
 from bellringer.store import forecast, queue, tzdata
 from bellringer.store.cohorts import Cohort, TickOutcome
@@ -45,17 +46,19 @@ from bellringer.store.wakeups import (
     listen,
     parse_work_hint,
 )
-from bellringer.telemetry import CLOCK_SKEW, FIRE_LATENESS, FIRES, MISSED, STALE, TICK_SECONDS, log
+from bellringer.telemetry import CLOCK_SKEW, FIRE_LATENESS, FIRES, MISSED, POLL_SECONDS, STALE, TICK_SECONDS, log
 
 _Step = Callable[[], Awaitable[object]]
 
-POLL_SECONDS: Final = 0.5
+POLL_INTERVAL_SECONDS: Final = 0.5
 IDLE_POLL_SECONDS: Final = 1.0
 IDLE_AFTER_SECONDS: Final = 30.0
 IDLE_SLOWDOWN: Final = 4.0  # by this factor, background steps are rarer while nothing happens
 RENEW_SECONDS: Final = 1.0  # maximum time between two lease renewals; bounds the time until a standby takes over
 MIN_TICK_COHORTS, MAX_TICK_COHORTS = 4, 8_000
 UNNEEDED_STEP_SECONDS: Final = 5.0  # between passes of a step that has nothing to do
+LONG_STEP_SECONDS: Final = 900.0  # for steps that process large batches, before they count as stalled
+SEAL_CHECK_SECONDS: Final = 30.0
 MAX_PASSES: Final = 10  # of backfills or operations, before their loop sleeps
 
 
@@ -96,6 +99,7 @@ class Scheduler:
         self._maintenance = Maintenance(
             store, self._catalog, clock, self._database_clock.now, settings.retention, settings.silence
         )
+        self._seal_check = SealCheckStep(store)
         self._due_heap = DueHeap()
         self._poller = CohortPoller(store, self._catalog, self._due_heap, self._database_clock, clock, index)
         self._backfill_cursor = BackfillCursor()
@@ -113,6 +117,7 @@ class Scheduler:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set, then release the shards."""
+        loop_role.set("scheduler")
         self._total = await self._catalog.shard_count()
         self._shards = HeldShards(
             self._store,
@@ -148,7 +153,9 @@ class Scheduler:
             self._when_needed("stop", self._on_shard_zero(self._maintenance.stop)),
             self._when_needed("resume", self._on_shard_zero(self._maintenance.resume)),
             self._unless_idle(2.0, self._on_shard_zero(self._maintenance.finish), name="finish"),
-            self._unless_idle(2.0, self._on_shard_zero(self._monitoring.watch), name="watch"),
+            self._unless_idle(
+                2.0, self._on_shard_zero(self._monitoring.watch, otherwise=self._monitoring.clear), name="watch"
+            ),
             self._unless_idle(5.0, self._on_shard_zero(self._monitoring.compare), name="compare"),
             self._unless_idle(5.0, self._on_shard_zero(self._monitoring.find_stuck), name="find stuck"),
             self._unless_idle(5.0, self._on_shard_zero(self._monitoring.route), name="route"),
@@ -158,8 +165,15 @@ class Scheduler:
             self._unless_idle(5.0, self._retime, name="retime"),
             run_every(3600.0, self._monitoring.check_rules, name="check rules"),
             run_every(600.0, self._make_days, name="make days"),
-            run_every(3600.0, self._on_shard_zero(self._maintenance.prune), name="prune"),
+            run_every(
+                3600.0, self._on_shard_zero(self._maintenance.prune), name="prune", step_seconds=LONG_STEP_SECONDS
+            ),
             self._unless_idle(2.0, self._on_shard_zero(self._maintenance.seal), name="seal"),
+            run_every(
+                SEAL_CHECK_SECONDS,
+                self._on_shard_zero(self._seal_check.check, otherwise=self._seal_check.clear),
+                name="check seals",
+            ),
             run_every(60.0, self._tidy, name="tidy"),
             self._unless_idle(1.0, self._recount, name="recount"),
             *self._dispatch_loops(),
@@ -169,7 +183,12 @@ class Scheduler:
         """The loop of a step that `steps_with_work` names when it has something to do."""
         self._step_wakes[name] = Wake()
         return run_every(
-            UNNEEDED_STEP_SECONDS, step, name=name, wake=self._step_wakes[name], slowdown=self._idle_slowdown
+            UNNEEDED_STEP_SECONDS,
+            step,
+            name=name,
+            wake=self._step_wakes[name],
+            slowdown=self._idle_slowdown,
+            step_seconds=LONG_STEP_SECONDS,
         )
 
     async def _wake_steps(self) -> None:
@@ -275,7 +294,7 @@ class Scheduler:
         return max(min(poll, until, interval), 0.001)
 
     def _poll_seconds(self) -> float:
-        return IDLE_POLL_SECONDS if self._is_idle() and self._poller.may_poll_rarely else POLL_SECONDS
+        return IDLE_POLL_SECONDS if self._is_idle() and self._poller.may_poll_rarely else POLL_INTERVAL_SECONDS
 
     async def _fire_once(self) -> bool:
         """Do one bounded pass. Returns True if there may be more to fire."""
@@ -312,8 +331,9 @@ class Scheduler:
         if self._clock.monotonic() - self._polled_at < interval:
             return []
         self._polled_at = self._clock.monotonic()
-        timers_within = lead + timedelta(seconds=interval - POLL_SECONDS)
+        timers_within = lead + timedelta(seconds=interval - POLL_INTERVAL_SECONDS)
         seen = await self._poller.poll(tokens, lead, timers_within=timers_within)
+        POLL_SECONDS.observe(self._clock.monotonic() - self._polled_at)
         if seen.more:
             self._polled_at = float("-inf")  # poll again as soon as these are done
         if seen.timer_shards or len(self._due_heap):
@@ -395,10 +415,14 @@ class Scheduler:
 
     # Cluster-wide steps, done by the node that holds shard 0
 
-    def _on_shard_zero(self, step: _Step) -> _Step:
+    def _on_shard_zero(self, step: _Step, otherwise: Callable[[], None] = lambda: None) -> _Step:
+        """Return a step that the holder of shard 0 does. Other nodes call `otherwise`, which resets their gauges."""
+
         async def guarded() -> None:
             if 0 in self._shards.holding().tokens:
                 await step()
+            else:
+                otherwise()
 
         return guarded
 

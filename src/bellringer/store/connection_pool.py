@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import asyncpg
 
 from bellringer.errors import BellringerError, ConfigError, NoFreeConnection, Unavailable
 from bellringer.store.dead_connections import CONNECT_SECONDS, USER_TIMEOUT_MS, GuardedConnection, StatementMonitor
+from bellringer.telemetry import DB_CONNECTIONS
 
 # Errors of a connection: the server may have committed the statement.
 CONNECTION_ERRORS: Final = (
@@ -168,9 +170,16 @@ class _Pool(asyncpg.Pool):
 class Store:
     """A pool of connections. Every statement is its own transaction unless the caller opens one."""
 
-    def __init__(self, pool: asyncpg.Pool[asyncpg.Record], dsn: str, monitor: StatementMonitor | None = None) -> None:
+    def __init__(
+        self,
+        pool: asyncpg.Pool[asyncpg.Record],
+        dsn: str,
+        monitor: StatementMonitor | None = None,
+        name: str = "",
+    ) -> None:
         self.pool = pool
         self.dsn = dsn
+        self.name = name
         self._monitor = monitor
         self.listener: Any = None  # the listening connection; see store.wakeups
         self.days: set[date] = set()  # days whose partitions this process has created or seen
@@ -206,9 +215,12 @@ class Store:
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.ClientConfigurationError) as error:
             raise unreachable(dsn, error, needs=size) from error
         assert pool is not None
-        return cls(pool, dsn, monitor)
+        opened = cls(pool, dsn, monitor, name)
+        _open_stores.add(opened)
+        return opened
 
     async def close(self) -> None:
+        _open_stores.discard(self)
         if self._monitor is not None:
             self._monitor.close()
         try:
@@ -221,6 +233,28 @@ class Store:
         """Returns the schedule time by the database's clock."""
         moment: datetime = await self.pool.fetchval("select bellringer.now()")
         return moment
+
+
+_open_stores: WeakSet[Store] = WeakSet()
+_measured: set[str] = set()
+_NAME_PREFIX: Final = "bellringer "
+_APP_PURPOSE: Final = "app"  # pools of apps, whatever their name, so that the label is bounded
+
+
+def measure_pools() -> None:
+    """Sets the gauges of the connection pools of this process."""
+    sums: dict[str, list[int]] = {purpose: [0, 0, 0] for purpose in _measured}
+    for store in list(_open_stores):
+        is_ours = store.name.startswith(_NAME_PREFIX)
+        purpose = store.name.removeprefix(_NAME_PREFIX) if is_ours else _APP_PURPOSE
+        total = sums.setdefault(purpose, [0, 0, 0])
+        pool = store.pool
+        for at, value in enumerate((pool.get_size(), pool.get_idle_size(), pool.get_max_size())):
+            total[at] += value
+    _measured.update(sums)
+    for purpose, values in sums.items():
+        for state, value in zip(("open", "idle", "max"), values, strict=True):
+            DB_CONNECTIONS.labels(purpose, state).set(value)
 
 
 async def connect(dsn: str, *, name: str = "bellringer") -> asyncpg.Connection[Any]:

@@ -13,7 +13,7 @@ from bellringer.store.connection_pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("partitions")
-_PARTITIONED_TABLES = ("runs", "attempts", "logs")
+PARTITIONED_TABLES = ("runs", "attempts", "logs")
 
 
 async def ensure_days(store: Store, days: Iterable[date]) -> None:
@@ -37,7 +37,7 @@ async def drop_day(store: Store, day: date) -> bool:
         if await connection.fetchval(_SQL.in_use, start, start + timedelta(days=1)):
             return False
         try:
-            for parent in _PARTITIONED_TABLES:
+            for parent in PARTITIONED_TABLES:
                 await connection.execute(f"drop table if exists bellringer.{parent}_{day:%Y%m%d}")
         except asyncpg.LockNotAvailableError:
             raise _DayLocked from None

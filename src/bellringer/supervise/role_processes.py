@@ -27,6 +27,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from bellringer.core.loop_progress import (
+    METRICS_FOLDER_VARIABLE,
+    Health,
+    LoopCollector,
+    check_health,
+    check_readiness,
+    read_shared,
+)
+from bellringer.metrics_server import MetricsSource
 from bellringer.supervise import shared_metrics
 from bellringer.supervise.process_group import (
     ChildExit,
@@ -132,7 +141,7 @@ class RoleProcesses:
             environment["BELLRINGER_NAME"] = f"{plan.name}-{number}"
         descriptors = list(plan.descriptors)
         if plan.metrics_folder is not None:
-            environment[shared_metrics.METRICS_FOLDER_VARIABLE] = str(plan.metrics_folder.path)
+            environment[METRICS_FOLDER_VARIABLE] = str(plan.metrics_folder.path)
             descriptors.append(plan.metrics_folder.lock)
         own = plan.arguments_after_first if number > 1 else ()
         child = SupervisedProcess(
@@ -269,8 +278,21 @@ class WorkerCollector:
         yield GaugeMetricFamily(_FILES, "Open files of the supervisor and its processes", sums[_FILES])
 
 
-def create_registry(workers: RoleProcesses, folder: Path) -> CollectorRegistry:
-    """Returns a registry that presents all processes as one."""
-    registry = CollectorRegistry()
-    registry.register(WorkerCollector(workers, folder))
-    return registry
+class WorkersMetricsSource(MetricsSource):
+    """The responses of the supervisor of `worker --procs`, for all of its processes."""
+
+    def __init__(self, workers: RoleProcesses, folder: Path) -> None:
+        registry = CollectorRegistry()
+        registry.register(WorkerCollector(workers, folder))
+        registry.register(LoopCollector(partial(read_shared, folder)))
+        super().__init__("worker", registry)
+        self._workers = workers
+        self._folder = folder
+
+    def health(self) -> Health:
+        runs, document = self._workers.health
+        progresses, loops = check_health(read_shared(self._folder))
+        return runs and progresses, document if progresses else {**document, **loops}
+
+    def readiness(self) -> Health:
+        return check_readiness(read_shared(self._folder), "worker")

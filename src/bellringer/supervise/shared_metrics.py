@@ -4,7 +4,6 @@ mode). A process finds the folder in PROMETHEUS_MULTIPROC_DIR.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import Final
 
 from prometheus_client.mmap_dict import MmapedDict
 
-METRICS_FOLDER_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
+from bellringer.core.loop_progress import is_process_alive
+
 _FILE: Final = re.compile(r"(?P<kind>\w+?)_(?P<pid>\d+)\.db")
 _ENDED: Final = 0  # in place of a pid: the sums of processes that have ended
 
@@ -20,7 +20,7 @@ _ENDED: Final = 0  # in place of a pid: the sums of processes that have ended
 def clear(folder: Path) -> None:
     """Creates the folder, or deletes the metrics of earlier processes in it."""
     folder.mkdir(exist_ok=True)
-    for left in folder.glob("*.db"):
+    for left in (*folder.glob("*.db"), *folder.glob("loops_*.json")):
         left.unlink(missing_ok=True)
 
 
@@ -44,7 +44,7 @@ def merge_ended(folder: Path) -> None:
 def _ended(folder: Path) -> Iterator[tuple[str, Path]]:
     for path in sorted(folder.glob("*.db")):
         named = _FILE.fullmatch(path.name)
-        if named and int(named["pid"]) != _ENDED and not _is_alive(int(named["pid"])):
+        if named and int(named["pid"]) != _ENDED and not is_process_alive(int(named["pid"])):
             yield named["kind"], path
 
 
@@ -55,13 +55,3 @@ def _add(source: Path, target: Path) -> None:
             sums.write_value(key, sums.read_value(key)[0] + value, 0.0)  # type: ignore[no-untyped-call]
     finally:
         sums.close()  # type: ignore[no-untyped-call]
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

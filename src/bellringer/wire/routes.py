@@ -380,7 +380,7 @@ class Routes:
     overview = Route("overview", "GET", "/overview", Overview)
     settings = Route("service", "GET", "/settings", Settings)
     version = Route("service", "GET", "/version", Version)
-    get_healthz = Route("service", "GET", "/healthz", Readiness, prefix="")
+    get_healthz = Route("service", "GET", "/healthz", Readiness, status=(200, 503), prefix="")
     ready = Route("service", "GET", "/readyz", Readiness, status=(200, 503), prefix="")
 
 

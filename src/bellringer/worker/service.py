@@ -18,6 +18,7 @@ from uuid import uuid4
 from bellringer.clock import Clock, DatabaseClock
 from bellringer.core import fault_injection
 from bellringer.core.background_loops import Wake, run_every, wait_for_any
+from bellringer.core.loop_progress import loop_role
 from bellringer.core.runs import Ending, RunKey
 from bellringer.core.tasks import Registry
 from bellringer.engine.claim import ClaimSpec
@@ -28,7 +29,17 @@ from bellringer.store.interned_names import Catalog
 from bellringer.store.queue import ClaimedRun, EndedRun, NotLive
 from bellringer.store.wakeups import CANCELS_CHANNEL, WORK_CHANNEL, Wakeups, listen, parse_work_hint
 from bellringer.store.workers import WorkerRegistration
-from bellringer.telemetry import CLAIM_SECONDS, CLAIMS, RETURNED, START_LATENESS, log, with_labels
+from bellringer.telemetry import (
+    CLAIM_SECONDS,
+    CLAIMS,
+    CLOCK_SKEW,
+    LATE_STARTS,
+    RETURNED,
+    START_LATENESS,
+    STARTS,
+    log,
+    with_labels,
+)
 from bellringer.worker.attempt import Work
 from bellringer.worker.built_in_tasks import RegistryWithBuiltIns
 from bellringer.worker.executor import Executor
@@ -150,6 +161,7 @@ class Worker:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set; then drain and give unfinished runs back."""
+        loop_role.set("worker")
         sys.setswitchinterval(THREAD_SWITCH_SECONDS)
         pools = await self._catalog.pool_ids(self._settings.pools)
         await self._source.open(pools)
@@ -370,7 +382,9 @@ class Worker:
         if claimed.attempt == 1:
             with_labels(START_LATENESS, slots.pool).observe(max(late, 0.0))
         if not claimed.background:  # catch-ups and backfills have no start time objective
-            self._usage.started(slots.pool_id, claimed.tenant_id, due, late)
+            STARTS.inc()
+            if self._usage.started(slots.pool_id, claimed.tenant_id, due, late):
+                LATE_STARTS.inc()
         if claimed.attempt > 1:
             self._usage.retried(slots.pool_id, claimed.tenant_id, due)
         elif claimed.is_occurrence:
@@ -464,6 +478,7 @@ class Worker:
             return
         self._lease.renew(sent_at)
         self._database_clock.observe(heartbeat.settled_at + workers.RESPONSE_TIME, sent_at=sent_at)
+        CLOCK_SKEW.set(self._database_clock.skew().total_seconds())
         self._settled_at = heartbeat.settled_at
         self._reconcile_wake.set()
         for slots in self._slots:

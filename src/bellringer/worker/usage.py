@@ -53,11 +53,14 @@ class UsageMeter:
             else:
                 self.within[tenant_id] = seconds
 
-    def started(self, pool_id: int, tenant_id: int, due: datetime, late: float) -> None:
-        """Count the start of a run that was due at `due` and is `late` seconds late."""
+    def started(self, pool_id: int, tenant_id: int, due: datetime, late: float) -> bool:
+        """Count the start of a run that was due at `due` and is `late` seconds late. Return whether that violates the
+        start objective."""
         starts = self._starts_of(pool_id, tenant_id, due)
         starts[0] += 1
-        starts[1] += late > self.within.get(tenant_id, DEFAULT_START_WITHIN_SECONDS)
+        is_late = late > self.within.get(tenant_id, DEFAULT_START_WITHIN_SECONDS)
+        starts[1] += is_late
+        return is_late
 
     def occurred(self, pool_id: int, tenant_id: int, due: datetime) -> None:
         """Count the first start of a run that a schedule created, for the share of missed occurrences."""

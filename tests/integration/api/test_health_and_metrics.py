@@ -117,7 +117,7 @@ async def test_metrics_show_the_queue_and_the_requests(api: httpx2.AsyncClient) 
     text = (await api.get("/metrics")).text
     assert 'bellringer_queue_depth{pool="short",state="ready"} 1.0' in text
     assert "bellringer_shards_free 64.0" in text
-    assert 'bellringer_db_connections{state="open"}' in text
+    assert "bellringer_db_connections{purpose=" in text
     assert 'route="/api/v1/jobs/execute",status="202"' in text
     await api.get(f"/api/v1/{uuid4()}")
     await api.post("/api/v1/jobs/execute", json={"task": "demo"})

@@ -15,7 +15,8 @@ from starlette.responses import Response
 
 from bellringer.access import Role
 from bellringer.api.http.operation import operation
-from bellringer.api.http.request import RequestContext, reply
+from bellringer.api.http.request import AppState, RequestContext, reply
+from bellringer.core.loop_progress import check_health, loops_of_process
 from bellringer.durations import format_duration
 from bellringer.errors import BellringerError
 from bellringer.explain.text import format_count, round_duration
@@ -36,12 +37,17 @@ from bellringer.wire.overview import Attention, Readiness, Settings, Verdict
 from bellringer.wire.routes import Routes
 
 READINESS_TIMEOUT_SECONDS: Final = 1.0
+READY: Final = "ready"
 
 
 @operation(Routes.get_healthz, role=None)
 async def healthz(_call: RequestContext) -> Response:
-    """Returns 200 while the process runs. The database is not checked: restarting this process would not repair it."""
-    return reply(Readiness(status="ok"))
+    """Returns 200 while the background loops of the process make progress; 503 names the loop that does not.
+
+    The database is not checked: restarting this process would not repair it.
+    """
+    healthy, document = check_health(loops_of_process())
+    return reply(Readiness(**document), 200 if healthy else 503)
 
 
 @operation(Routes.ready, role=None)
@@ -51,13 +57,18 @@ async def readyz(call: RequestContext) -> Response:
     Reports, without failing, that row-level security is off (`row_security`), and that schedulers wait for the service
     that grants their leases (see `GET /api/v1/cluster/nodes`).
     """
-    checks = {"process": "ok" if call.service.ready() else "starting", **await _database(call.service.store)}
+    document = await check_readiness(call.service)
+    return reply(document) if document.status == READY else reply(document, 503, Retry_After="1")
+
+
+async def check_readiness(service: AppState) -> Readiness:
+    """Checks the process, the database, its schema and the schedulers."""
+    checks = {"process": "ok" if service.ready() else "starting", **await _database(service.store)}
     ready = all(verdict == "ok" for verdict in checks.values())
-    checks["row_security"] = "ok" if call.service.tenants.role is not None else "off"
-    if ready and await _schedulers_wait(call.service.store):
+    checks["row_security"] = "ok" if service.tenants.role is not None else "off"
+    if ready and await _schedulers_wait(service.store):
         checks["schedulers"] = "waiting"
-    document = Readiness(status="ready" if ready else "not_ready", checks=checks)
-    return reply(document) if ready else reply(document, 503, Retry_After="1")
+    return Readiness(status=READY if ready else "not_ready", checks=checks)
 
 
 async def _database(store: Store) -> dict[str, str]:

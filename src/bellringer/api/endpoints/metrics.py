@@ -3,36 +3,49 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
-    REGISTRY,
-    CollectorRegistry,
     Counter,
     Gauge,
     Histogram,
     generate_latest,
 )
-from prometheus_client.multiprocess import MultiProcessCollector
 from starlette.responses import Response
 
 from bellringer.access import Role
 from bellringer.api.http.operation import Endpoint, operation
 from bellringer.api.http.request import AppState, RequestContext
-from bellringer.store import apps, cohorts, leases, load, pools, queue, runs, task_pauses, usage, workers
-from bellringer.store.connection_pool import DATABASE_ERRORS, Store
+from bellringer.core.loop_progress import create_registry
+from bellringer.store import (
+    apps,
+    cohorts,
+    leases,
+    load,
+    pools,
+    queue,
+    runs,
+    server_stats,
+    task_pauses,
+    usage,
+    workers,
+)
+from bellringer.store.connection_pool import DATABASE_ERRORS, Store, measure_pools
 from bellringer.telemetry import (
-    DB_CONNECTIONS,
+    DATABASE_BYTES,
+    DATABASE_DISK_BYTES,
+    DATABASE_DISK_FREE,
     DEAD_LETTERS,
+    DEAD_LETTERS_STORED,
     EXPECTED_OCCURRENCES,
     HEARTBEAT_AGE,
     MISSED_RATIO,
     ORPHANED_JOBS,
     OVERDUE,
+    PARTITIONS_MISSING,
     PAUSED_TASKS,
     POOL_CONCURRENCY,
     POOL_OLDEST,
@@ -42,6 +55,7 @@ from bellringer.telemetry import (
     POOL_WORKERS,
     QUEUE_DEPTH,
     SATURATION,
+    SERVER_CONNECTIONS,
     SHARD_DUE,
     SHARD_FIRED,
     SHARD_SKEW,
@@ -88,20 +102,18 @@ class Gauges:
         self._loads_read_at: float | None = None
         self._tenants: set[str] = set()
 
-    async def scrape(self, _call: RequestContext) -> Response:
+    async def render(self) -> bytes:
+        """Returns all metrics in the Prometheus format, with gauges that are at most a second old."""
         async with self._lock:
             moment = self._service.clock.monotonic()
             if self._read_at is None or moment - self._read_at >= GAUGES_TTL_SECONDS:
                 await self._refresh()
                 self._read_at = moment
-        return Response(generate_latest(_registry()), media_type=CONTENT_TYPE_LATEST)
+        return generate_latest(create_registry())
 
     async def _refresh(self) -> None:
         """Reads the gauges again. If the database does not respond, one gauge reports that."""
-        pool = self._service.store.pool
-        DB_CONNECTIONS.labels("open").set(pool.get_size())
-        DB_CONNECTIONS.labels("idle").set(pool.get_idle_size())
-        DB_CONNECTIONS.labels("max").set(pool.get_max_size())
+        measure_pools()
         try:
             async with asyncio.timeout(GAUGES_TIMEOUT_SECONDS):
                 await self._read(self._service.store)
@@ -116,7 +128,12 @@ class Gauges:
         self._set(QUEUE_DEPTH, {(d["pool"], state): d[state] for d in depths for state in states})
         await self._signal(store)
         OVERDUE.set(await cohorts.count_overdue(store, LATE_AFTER))
-        self._set(DEAD_LETTERS, {(task,): count for task, count in (await runs.dead_count(store)).items()})
+        dead = await runs.dead_count(store)
+        self._set(DEAD_LETTERS, {(task,): count for task, count in dead.items()})
+        DEAD_LETTERS_STORED.set(sum(dead.values()))
+        connections = await server_stats.count_connections(store)
+        self._set(SERVER_CONNECTIONS, {("used",): connections.used, ("max",): connections.max})
+        PARTITIONS_MISSING.set(await server_stats.count_missing_partitions(store, await store.now()))
         ORPHANED_JOBS.set(await apps.count_orphans(store))
         table = await leases.list_leases(store)
         SHARDS_FREE.set(sum(row.holder is None or row.seconds_left <= 0 for row in table))
@@ -139,6 +156,7 @@ class Gauges:
         moment = self._service.clock.monotonic()
         if self._loads_read_at is None or moment - self._loads_read_at >= LOADS_TTL_SECONDS:
             await self._read_loads(store, now)
+            await self._read_sizes(store)
             self._loads_read_at = moment
 
     async def _read_loads(self, store: Store, now: datetime) -> None:
@@ -157,6 +175,15 @@ class Gauges:
         self._set(SHARD_DUE, {(str(row.shard),): row.due_per_minute for row in shards.values()})
         SHARD_SKEW.labels("fired").set(load.skew([row.fired for row in shards.values()]))
         SHARD_SKEW.labels("due").set(load.skew([row.due_per_minute for row in shards.values()]))
+
+    async def _read_sizes(self, store: Store) -> None:
+        sizes = await server_stats.read_sizes(store)
+        DATABASE_BYTES.labels("database").set(sizes.database)
+        if sizes.wal is not None:
+            DATABASE_BYTES.labels("wal").set(sizes.wal)
+        if sizes.disk is not None and sizes.disk_free is not None:
+            DATABASE_DISK_BYTES.set(sizes.disk)
+            DATABASE_DISK_FREE.set(sizes.disk_free)
 
     def _bounded(self, values: Mapping[str, float]) -> dict[str, float]:
         """Sums up tenants without a label of their own. The first MAX_TENANT_LABELS tenants that have a load get one
@@ -193,26 +220,16 @@ class Gauges:
         self._labels[gauge] = set(values)
 
 
-def _registry() -> CollectorRegistry:
-    """Returns the registry; with several processes, one that merges the folder that the environment names."""
-    if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
-        return REGISTRY
-    registry = CollectorRegistry()
-    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-    return registry
-
-
-def metrics_endpoint(service: AppState) -> Endpoint:
+def metrics_endpoint(gauges: Gauges) -> Endpoint:
     """Returns the endpoint that Prometheus scrapes."""
-    gauges = Gauges(service)
 
     @operation(
         Route("service", "GET", "/metrics", str, responses={200: "text/plain"}, prefix=""),
         role=Role.VIEWER,
         everywhere=True,
     )
-    async def scrape(call: RequestContext) -> Response:
+    async def scrape(_call: RequestContext) -> Response:
         """Returns metrics in the Prometheus format."""
-        return await gauges.scrape(call)
+        return Response(await gauges.render(), media_type=CONTENT_TYPE_LATEST)
 
     return scrape

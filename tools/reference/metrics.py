@@ -1,0 +1,109 @@
+"""The reference of metrics: names, types, labels and help texts from the declarations, roles from the imports."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.metrics import MetricWrapperBase
+from prometheus_client.metrics_core import Metric
+
+from bellringer import telemetry
+from bellringer.api.endpoints import metrics as api_metrics
+from bellringer.core.loop_progress import LoopCollector
+from bellringer.supervise.role_processes import ProcessPlan, RoleProcesses, WorkerCollector
+from tools.reference.markdown import SOURCE, code, page, table
+
+ALL_ROLES: Final = ("server", "scheduler", "worker")
+# The roles whose processes run a module; the longest prefix of its path decides.
+ROLES_BY_PATH: Final[Mapping[str, tuple[str, ...]]] = {
+    "": ALL_ROLES,
+    "api": ("server",),
+    "backends/kafka": ("worker",),
+    "backends/redis": ("server", "scheduler"),
+    "engine": ("scheduler",),
+    "engine/settle.py": ("worker", "scheduler"),  # the scheduler settles attempts of lost workers
+    "scheduler": ("scheduler",),
+    "worker": ("worker",),
+}
+INTRODUCTION: Final = """\
+Each process serves its metrics in the Prometheus format on `metrics_port`; an API server also serves them on its own
+port, to installation keys. [Alerts](../alerts.md) explains how to scrape them and which rules use them.
+
+- **Role** names the processes that set the metric. `bellringer server` runs a scheduler and a worker for HTTP targets
+  too, so it also has the metrics of `scheduler` and `worker`. Other processes may serve the metric with the value 0.
+- **Gauges of the role `server`** are read from the database when they are scraped, at most once a second, and have the
+  same value on every server: take the maximum over all instances, not the sum.
+- **Labels are bounded.** Tasks, pools and loops are those of your code; `tenant` has at most 50 values and `other`.
+- A histogram has the series `…_bucket`, `…_sum` and `…_count`."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MetricRow:
+    name: str
+    type: str
+    labels: tuple[str, ...]
+    roles: tuple[str, ...]
+    help: str
+
+
+def render_metrics() -> str:
+    """Returns the page with one row per metric."""
+    rows = [
+        (code(row.name), row.type, ", ".join(map(code, row.labels)) or "–", ", ".join(row.roles), row.help)
+        for row in sorted(read_rows())
+    ]
+    return page("Metrics", INTRODUCTION, table(("metric", "type", "labels", "role", "meaning"), rows))
+
+
+def read_rows() -> Iterator[MetricRow]:
+    """Reads all metrics that the processes declare."""
+    users = _users_by_constant()
+    for constant, metric in vars(telemetry).items():
+        if isinstance(metric, Counter | Gauge | Histogram):
+            yield _declared(metric, _roles(users[constant]))
+    for metric in vars(api_metrics).values():
+        if isinstance(metric, Counter | Gauge | Histogram) and metric not in vars(telemetry).values():
+            yield _declared(metric, ("server",))
+    for family in LoopCollector().describe():
+        yield _collected(family, ("role", "loop"), ALL_ROLES)
+    plan = ProcessPlan(role="worker", processes=1, arguments=[], environment={}, grace_seconds=0)
+    with TemporaryDirectory() as folder:
+        for family in WorkerCollector(RoleProcesses(plan), Path(folder)).collect():
+            if family.name.startswith("bellringer_"):
+                yield _collected(family, (), ("worker --procs",))
+
+
+def _declared(metric: MetricWrapperBase, roles: tuple[str, ...]) -> MetricRow:
+    [family] = metric.describe()
+    return _collected(family, tuple(metric._labelnames), roles)  # noqa: SLF001 - it has no public accessor
+
+
+def _collected(family: Metric, labels: tuple[str, ...], roles: tuple[str, ...]) -> MetricRow:
+    name = f"{family.name}_total" if family.type == "counter" else family.name
+    return MetricRow(name, family.type, labels, roles, family.documentation)
+
+
+def _users_by_constant() -> dict[str, set[str]]:
+    """Returns the modules that import each constant of `telemetry`, as paths below the package."""
+    users: defaultdict[str, set[str]] = defaultdict(set)
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module == "bellringer.telemetry":
+                for imported in node.names:
+                    users[imported.name].add(path.relative_to(SOURCE).as_posix())
+    return users
+
+
+def _roles(paths: set[str]) -> tuple[str, ...]:
+    found: set[str] = set()
+    for path in paths:
+        if not path.startswith("bench/"):
+            found.update(ROLES_BY_PATH[max((p for p in ROLES_BY_PATH if path.startswith(p)), key=len)])
+    return tuple(role for role in ALL_ROLES if role in found)
