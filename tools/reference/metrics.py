@@ -71,8 +71,8 @@ def read_rows() -> Iterator[MetricRow]:
     for metric in vars(api_metrics).values():
         if isinstance(metric, Counter | Gauge | Histogram) and metric not in vars(telemetry).values():
             yield _declared(metric, ("server",))
-    for family in LoopCollector().describe():
-        yield _collected(family, ("role", "loop"), ALL_ROLES)
+    for gauge in LoopCollector().describe():
+        yield _collected(gauge, ("role", "loop"), ALL_ROLES)
     plan = ProcessPlan(role="worker", processes=1, arguments=[], environment={}, grace_seconds=0)
     with TemporaryDirectory() as folder:
         for family in WorkerCollector(RoleProcesses(plan), Path(folder)).collect():
