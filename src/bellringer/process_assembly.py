@@ -22,7 +22,7 @@ from bellringer.clock import Clock, SystemClock
 from bellringer.config import Config, DescribedSetting, load_config
 from bellringer.core.background_loops import run_every
 from bellringer.core.jobs import HTTP_TASK
-from bellringer.core.loop_progress import loop_role, write_shared
+from bellringer.core.loop_progress import check_health, loop_role, loops_of_process, write_shared
 from bellringer.egress.settings import Egress
 from bellringer.engine.prune import Retention
 from bellringer.engine.tick import TickLimits
@@ -46,6 +46,7 @@ from bellringer.store.keyed_read_connections import MAX_CONNECTIONS, KeyedReads
 from bellringer.store.migrate import require_current
 from bellringer.store.tenant_scope import open_tenants
 from bellringer.store.wakeups import RUNS_CHANNEL, Wakeups, listen
+from bellringer.supervise.systemd import SystemdNotifier
 from bellringer.telemetry import log
 from bellringer.worker.app_loader import LoadedApp
 from bellringer.worker.lanes.processes import IsolationSettings
@@ -115,6 +116,7 @@ def run_server(
         serve_metrics(metrics_listening, source)
 
     clock, egress = SystemClock(), Egress.read(config.egress_allow, config.secret_keys)
+    notifier = SystemdNotifier.from_environment(os.environ)
 
     async def build(opened: AsyncExitStack, stop: asyncio.Event) -> list[Coroutine[Any, Any, None]]:
         stores = await opened.enter_async_context(_open_stores(config, with_scheduler=with_scheduler))
@@ -132,6 +134,7 @@ def run_server(
             parts.append(_run_with_retries(stop, scheduler.run, "the scheduler"))
         parts.append(run_until_stopped(stop, listen(store, clock, {RUNS_CHANNEL: api.read_cache.handle_notification})))
         parts.append(run_until_stopped(stop, cache.subscribe(api.streams.feed.heard)))
+        parts.append(notifier.report(stop, _stalled_loops))
         return parts
 
     async def main(stop: asyncio.Event) -> None:
@@ -186,6 +189,7 @@ async def _create_api(
 
 def run_scheduler(config: Config, *, with_parent: bool = False) -> None:
     """Runs a scheduler without an API. All schedulers of an installation share the shards."""
+    notifier = SystemdNotifier.from_environment(os.environ)
 
     async def build(opened: AsyncExitStack) -> Scheduler:
         at_most = {"most": MAX_SCHEDULER_CONNECTIONS, "least": MIN_SCHEDULER_CONNECTIONS}
@@ -197,7 +201,11 @@ def run_scheduler(config: Config, *, with_parent: bool = False) -> None:
             if scheduler is not None:
                 await run_together(
                     stop,
-                    [_run_with_retries(stop, scheduler.run, "the scheduler"), _measure(stop, "scheduler")],
+                    [
+                        _run_with_retries(stop, scheduler.run, "the scheduler"),
+                        _measure(stop, "scheduler"),
+                        notifier.report(stop, _stalled_loops),
+                    ],
                     timeout_seconds=STOP_TIMEOUT_SECONDS,
                 )
 
@@ -227,6 +235,7 @@ def run_worker(
     config = msgspec.structs.replace(config, dsn=app.dsn)
     served = pools_to_serve(app, pools or {}, slots)
     workers: list[Worker] = []
+    notifier = SystemdNotifier.from_environment(os.environ)
 
     def drain_as_orphan() -> float:
         log.warning("the supervisor of this worker was killed; stopping")
@@ -257,6 +266,7 @@ def run_worker(
                     _run_with_retries(stop, worker.run, "the worker"),
                     run_until_stopped(stop, declare_when_current(app)),
                     _measure(stop, "worker"),
+                    notifier.report(stop, _stalled_loops, ready=worker.started),
                 ]
                 if joined:
                     tell = partial(retry_until_available, stop, partial(joined, store), "the worker")
@@ -306,6 +316,11 @@ def pools_to_serve(app: LoadedApp, given: Mapping[str, int], slots: int | None) 
 
 
 # Parts
+
+
+def _stalled_loops() -> Sequence[str]:
+    """Returns the names of the loops of this process that do not progress."""
+    return list(check_health(loops_of_process())[1].get("checks", ()))
 
 
 async def _run_with_retries(stop: asyncio.Event, work: Callable[[asyncio.Event], Awaitable[None]], what: str) -> None:

@@ -45,6 +45,7 @@ from bellringer.supervise.process_group import (
     SupervisedProcess,
     describe_exit,
 )
+from bellringer.supervise.systemd import ALIVE, READY, STOPPING, ChildReports, SystemdNotifier, without_notifier
 from bellringer.telemetry import log
 
 MAX_QUICK_EXITS: Final = 5  # exits in a row, each within 30 s of its start, that end the supervisor
@@ -81,7 +82,12 @@ class RoleProcesses:
 
     def __init__(self, plan: ProcessPlan) -> None:
         self._plan = plan
-        self._group = ProcessGroup(on_exit=self._on_exit, check_interval_seconds=CHECK_INTERVAL_SECONDS)
+        self._group = ProcessGroup(
+            on_exit=self._on_exit, besides=self._watch, check_interval_seconds=CHECK_INTERVAL_SECONDS
+        )
+        self._notifier = SystemdNotifier("", None)
+        self._reports: ChildReports | None = None
+        self._reported_at = float("-inf")
         self._numbers: dict[str, int] = {}
         self._is_started = False
         self.restarts = 0
@@ -105,14 +111,24 @@ class RoleProcesses:
     def run(self) -> int:
         """Starts the processes, supervises them and stops them. Returns the exit code when none runs any more."""
         self._group.handle_signals()
+        self._notifier = SystemdNotifier.from_environment(os.environ)
+        with ExitStack() as opened:
+            if self._notifier.watchdog_seconds is not None:
+                self._reports = ChildReports(self._notifier.watchdog_seconds, time.monotonic)
+                opened.callback(self._reports.close)
+            return self._run()
+
+    def _run(self) -> int:
         code = 0
         try:
             self._start()
+            self._notifier.send(READY)
             self._group.keep(until_empty=True)
         except StopRequested:
             log.info(f"{self._plan.role} stopping", processes=self.running, grace_s=self._plan.grace_seconds)
         except ChildFailed as failure:
             code = failure.code
+        self._notifier.send(STOPPING)
         self._group.stop(timeout_seconds=self._plan.grace_seconds + STOP_MARGIN_SECONDS)
         code = code or self._exit_code_after_stop()
         log.info(f"{self._plan.role} stopped", processes=self._plan.processes, exit_code=code)
@@ -129,6 +145,21 @@ class RoleProcesses:
         self._wait_for_all()
         log.info(f"{self._plan.role} started", processes=self._plan.processes, **self._describe_slots())
 
+    def _watch(self) -> None:
+        """Reports to the watchdog of systemd, and kills processes that do not report: they are then restarted."""
+        interval, now = self._notifier.interval_seconds, time.monotonic()
+        if interval is None or self._reports is None:
+            return
+        silent = self._reports.find_silent()
+        for child in self._group.children:
+            if child.runs and child.pid in silent:
+                facts = {"proc": self._numbers[child.name], "pid": child.pid}
+                log.error(f"{self._plan.role} process does not progress and is killed", **facts)
+                child.kill()
+        if now - self._reported_at >= interval:
+            self._reported_at = now
+            self._notifier.send(ALIVE)
+
     def _describe_slots(self) -> dict[str, Any]:
         slots = _read_slots(self._group.children)
         in_all = {pool: count * self._plan.processes for pool, count in slots.items()}
@@ -136,7 +167,9 @@ class RoleProcesses:
 
     def _add(self, number: int) -> None:
         plan = self._plan
-        environment = dict(plan.environment)
+        environment = without_notifier(plan.environment)
+        if self._reports is not None:
+            environment.update(self._reports.environment)
         if plan.name:
             environment["BELLRINGER_NAME"] = f"{plan.name}-{number}"
         descriptors = list(plan.descriptors)
@@ -164,6 +197,8 @@ class RoleProcesses:
 
     def _on_exit(self, child: SupervisedProcess, ended: ChildExit) -> bool:
         process = f"{self._plan.role} process"
+        if self._reports is not None:
+            self._reports.forget(ended.pid)
         if self._plan.metrics_folder is not None:
             shared_metrics.delete_gauges(self._plan.metrics_folder.path, ended.pid)
         facts = {"proc": self._numbers[child.name], "pid": ended.pid, "exit": describe_exit(ended.code)}
