@@ -1,7 +1,7 @@
 """Settings and their defaults. A process reads them once when it starts and passes plain values to the other modules.
 
 Sources, in increasing priority: the defaults below, `bellringer.toml` in the current folder, environment variables
-BELLRINGER_…, command-line flags.
+BELLRINGER_…, command-line flags. A variable BELLRINGER_…_FILE names a file that holds the value of a setting.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from bellringer.errors import ConfigError, InvalidInput
 
 CONFIG_FILE: Final = "bellringer.toml"
 ENVIRONMENT_PREFIX: Final = "BELLRINGER_"
+FILE_SUFFIX: Final = "_file"
 DEFAULT_PORT: Final = 8700
 MAX_LEAD: Final = timedelta(seconds=5)  # `engine.register` relies on this limit
 MIN_LEASE: Final = timedelta(seconds=1)  # a shorter lease would expire during a slow round trip
@@ -222,16 +223,29 @@ def _read_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any, st
         rest = variable.removeprefix(ENVIRONMENT_PREFIX)
         if rest == variable or rest in VARIABLES_READ_ELSEWHERE or not environ[variable]:
             continue
-        name = rest.lower()
-        if _KUBERNETES_SERVICE.fullmatch(rest) or (name in _PORTS and environ[variable].startswith("tcp://")):
+        name, value = rest.lower(), environ[variable]
+        if _KUBERNETES_SERVICE.fullmatch(rest) or (name in _PORTS and value.startswith("tcp://")):
             continue
+        if name.endswith(FILE_SUFFIX) and name.removesuffix(FILE_SUFFIX) in _FIELDS:
+            if environ.get(variable.removesuffix(FILE_SUFFIX.upper())):
+                continue  # a worker sets BELLRINGER_DSN for its child processes, which inherit both
+            name, value = name.removesuffix(FILE_SUFFIX), read_value_file(variable, value)
         if name not in _FIELDS:
             # Other programs may use the same prefix, so only names that look like typing errors are refused.
             if near := get_close_matches(name, _FIELDS, n=1, cutoff=0.75):
                 hint = f"did you mean {ENVIRONMENT_PREFIX}{near[0].upper()}?"
                 raise ConfigError(f"the environment contains the unknown setting {variable}", hint=hint)
             continue
-        yield name, environ[variable], variable
+        yield name, value, variable
+
+
+def read_value_file(variable: str, path: str) -> str:
+    """Returns the content of a file such as a mounted secret, without the line end."""
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigError(f"{variable}: {path} cannot be read: {reason}", hint="name a readable text file") from None
 
 
 def _read_flags(flags: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from bellringer.config import Config, load_config
+from bellringer import App
+from bellringer.config import Config, describe_settings, load_config
 from bellringer.errors import ConfigError
 
 
@@ -32,6 +33,24 @@ def test_flags_win_over_the_environment_which_wins_over_the_file(tmp_path: Path)
 def test_text_from_the_environment_becomes_what_the_setting_is(tmp_path: Path) -> None:
     config = load_config(environ={"BELLRINGER_POOL_SIZE": "20", "BELLRINGER_LOG": "text"}, folder=tmp_path)
     assert (config.pool_size, config.log) == (20, "text")
+
+
+def test_a_variable_can_name_the_file_of_a_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "dsn").write_text("postgresql://app:secret@db/bellringer\n")
+    files = {"BELLRINGER_DSN_FILE": str(tmp_path / "dsn"), "BELLRINGER_TRUSTED_PROXIES_FILE": str(tmp_path / "nets")}
+    (tmp_path / "nets").write_text("10.0.0.0/8, 10.1.2.3\n")
+    config = load_config(environ=files, folder=tmp_path)
+    assert (config.dsn, config.trusted_proxies) == ("postgresql://app:secret@db/bellringer", ("10.0.0.0/8", "10.1.2.3"))
+    described = {found.name: found for found in describe_settings(config, environ=files, folder=tmp_path)}
+    assert (described["dsn"].source, described["dsn"].where) == ("environment", "BELLRINGER_DSN_FILE")
+    assert described["dsn"].value == "postgresql://app:***@db/bellringer"
+    monkeypatch.setenv("BELLRINGER_DSN_FILE", files["BELLRINGER_DSN_FILE"])
+    monkeypatch.delenv("BELLRINGER_DSN", raising=False)
+    assert App().dsn == config.dsn
+    both = load_config(environ={**files, "BELLRINGER_DSN": "postgresql://other/"}, folder=tmp_path)
+    assert both.dsn == "postgresql://other/"  # as a worker sets it for its child processes
+    with pytest.raises(ConfigError, match=r"BELLRINGER_DSN_FILE: \S+/absent cannot be read: No such file"):
+        load_config(environ={"BELLRINGER_DSN_FILE": str(tmp_path / "absent")}, folder=tmp_path)
 
 
 @pytest.mark.parametrize(

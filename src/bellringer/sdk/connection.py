@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakSet
 
+from bellringer.config import read_value_file
 from bellringer.dev import state_dir
 from bellringer.errors import ConfigError
 from bellringer.sdk.sync_bridge import BlockingPortal, refuse_to_block
@@ -25,6 +26,7 @@ T = TypeVar("T")
 ServiceCall = Callable[["Service"], Coroutine[Any, Any, T]]
 
 DSN_VARIABLE: Final = "BELLRINGER_DSN"
+DSN_FILE_VARIABLE: Final = "BELLRINGER_DSN_FILE"
 CLOSE_TIMEOUT_SECONDS: Final = 5.0
 
 
@@ -46,9 +48,13 @@ class ServiceConnection:
 
     @property
     def dsn(self) -> str:
-        """The URL of the database: the given one, that of BELLRINGER_DSN, or that of a nearby `bellringer dev`."""
+        """The URL of the database: the given one, that of BELLRINGER_DSN or of the file that BELLRINGER_DSN_FILE names,
+        or that of a nearby `bellringer dev`.
+        """
         if given := self._dsn or os.environ.get(DSN_VARIABLE):
             return given
+        if path := os.environ.get(DSN_FILE_VARIABLE):
+            return read_value_file(DSN_FILE_VARIABLE, path)
         dev = state_dir.find(Path.cwd())
         if dev is None:
             raise ConfigError("no database is configured", hint=f"run `bellringer dev`, or set {DSN_VARIABLE}")

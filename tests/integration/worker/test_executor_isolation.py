@@ -116,6 +116,12 @@ async def test_no_secret_of_a_server_reaches_a_handler(
     assert (await executor_harness.run("sockets")).result == []
 
 
+def test_files_of_secrets_are_not_named_to_children() -> None:
+    given = {"BELLRINGER_ROOT_KEY_FILE": "x", "BELLRINGER_DSN_FILE": "x", "BELLRINGER_LOG_FILE": "x", "HOME": "x"}
+    assert set(IsolationSettings(with_dsn=False).environment(given)) == {"BELLRINGER_LOG_FILE", "HOME"}
+    assert "BELLRINGER_DSN_FILE" in IsolationSettings(with_dsn=True).environment(given)
+
+
 def test_every_setting_that_is_a_secret_is_kept_from_children() -> None:
     assert config._SECRETS <= processes.SECRET_SETTINGS
     assert set(config._BACKENDS) <= processes.SECRET_SETTINGS

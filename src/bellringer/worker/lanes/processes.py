@@ -38,7 +38,9 @@ _CHILD_MODULE: Final = "bellringer.worker.lanes.child"
 SECRET_SETTINGS: Final = frozenset(
     {"root_key", "secret_keys", "jwt_secret", "key", "read_dsn", "dispatch", "coordination", "cache"}
 )
-_DATABASE_VARIABLES: Final = frozenset({"BELLRINGER_DSN", "PGPASSWORD", "PGPASSFILE", "PGSERVICE", "PGSERVICEFILE"})
+_DATABASE_VARIABLES: Final = frozenset(
+    {"BELLRINGER_DSN", "BELLRINGER_DSN_FILE", "PGPASSWORD", "PGPASSFILE", "PGSERVICE", "PGSERVICEFILE"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +53,9 @@ class IsolationSettings:
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the environment variables of a child."""
-        hidden = {f"BELLRINGER_{name.upper()}" for name in SECRET_SETTINGS} | (
-            set() if self.with_dsn else _DATABASE_VARIABLES
-        )
+        secrets = {f"BELLRINGER_{name.upper()}" for name in SECRET_SETTINGS}
+        files = {f"{variable}_FILE" for variable in secrets}
+        hidden = secrets | files | (set() if self.with_dsn else _DATABASE_VARIABLES)
         return {name: value for name, value in environ.items() if name not in hidden}
 
 
