@@ -92,9 +92,13 @@ ROUNDS ?= 3
 bench: env postgres ## Run Bellringer and its peers through the same scenarios (ROUNDS=3, ONLY=bellringer,pgqueuer,S1)
 	@$(BIN)/python -m bench.peers run --rounds $(ROUNDS) $(if $(ONLY),--only $(ONLY))
 
+# The image has the same versions as the tests, without the embedded PostgreSQL and the tools of developers.
+IMAGE_LOCK := --no-header --no-annotate --generate-hashes --universal --python-version 3.11 --constraint requirements.lock
 lock: env ## Regenerate the lock files from pyproject.toml
 	@echo "uv==0.13.7" | $(UV) pip compile $(UV_FLAGS) --no-header --generate-hashes --universal --python-version 3.11 - --output-file requirements-uv.lock
 	@$(UV) pip compile $(UV_FLAGS) --no-header --generate-hashes --universal --python-version 3.11 --all-extras --group dev pyproject.toml --output-file requirements.lock
+	@printf 'uv\nhatchling\n' | $(UV) pip compile $(UV_FLAGS) $(IMAGE_LOCK) --constraint requirements-uv.lock - --output-file deploy/docker/build.lock
+	@$(UV) pip compile $(UV_FLAGS) $(IMAGE_LOCK) --extra fast --extra kafka --extra redis --extra tracing --extra archive pyproject.toml --output-file deploy/docker/requirements.lock
 
 clean: ## Remove the environment and caches (not your data in .bellringer and .services)
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .bench dist
