@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from bellringer.cli.command_groups import Command
+from bellringer.cli.command_groups import Command, fail
 from bellringer.cli.options import load_config
 
 if TYPE_CHECKING:
@@ -25,13 +25,15 @@ _COLORS: Final = {"problem": "red", "warn": "yellow", "ok": "green"}
     cls=Command,
     examples="""
     bellringer doctor
+    bellringer doctor --check bloat --check transactions
     bellringer doctor --strict --json > doctor.json
     """,
 )
+@click.option("--check", "only", multiple=True, metavar="NAME", help="Run only this check. Repeatable.")
 @click.option("--strict", is_flag=True, help="Exit with code 1 for warnings too.")
 @click.option("--json", "as_json", is_flag=True, help="Print all results as a JSON document.")
 @click.option("--dsn", metavar="URL", help="URL of the database.  [default: BELLRINGER_DSN]")
-def doctor(strict: bool, as_json: bool, dsn: str | None) -> None:
+def doctor(only: tuple[str, ...], strict: bool, as_json: bool, dsn: str | None) -> None:
     """Check the database server and the installation. Only reads the database.
 
     Reports what costs speed or safety: settings, vacuum, long transactions, locks, connections, clocks, partitions,
@@ -39,9 +41,13 @@ def doctor(strict: bool, as_json: bool, dsn: str | None) -> None:
     is a problem, or with --strict a warning; otherwise it is 0.
     """
     from bellringer.clock import SystemClock
-    from bellringer.doctor import examine
+    from bellringer.doctor import CHECKS, examine
 
-    results = asyncio.run(examine(load_config(dsn=dsn).require_dsn(), SystemClock()))
+    names = {check.name for check in CHECKS}
+    if unknown := sorted(set(only) - names):
+        fail(f"there is no check {unknown[0]!r}", f"the checks are {', '.join(sorted(names))}")
+    checks = [check for check in CHECKS if not only or check.name in only]
+    results = asyncio.run(examine(load_config(dsn=dsn).require_dsn(), SystemClock(), checks))
     counts = Counter(result.severity.value for result in results)
     if as_json:
         _print_json(results, counts)
