@@ -59,3 +59,10 @@ export function formatTime(instant, job) {
 
 export const formatClock = (instant, job) => formatTime(instant, job).slice(11, 19);
 export const secondsBetween = (from, to) => (new Date(to) - new Date(from)) / 1000;
+
+const UNIT_SECONDS = { ms: 0.001, s: 1, m: 60, h: 3600, d: 86_400 };
+
+/** Seconds of a duration as the API writes it, such as "1m30s" or "250ms". */
+export function parseDuration(text) {
+  return [...text.matchAll(/([\d.]+)\s*(ms|s|m|h|d)/g)].reduce((sum, [, count, unit]) => sum + Number(count) * UNIT_SECONDS[unit], 0);
+}

@@ -5,7 +5,7 @@ import { useData } from "../lib/page_data.js";
 import { fetchPages } from "../lib/pages.js";
 import { navigate, setQuery, query } from "../lib/router.js";
 import { write } from "../lib/json.js";
-import { formatDuration } from "../lib/time.js";
+import { formatClock, formatDuration, parseDuration, secondsBetween } from "../lib/time.js";
 import { Card, CopyAs, Empty, DescriptionList, Json, Link, Loading, MoreButton, Time } from "../parts/elements.js";
 import { Chart } from "../parts/chart.js";
 import { perform, confirm } from "../parts/dialog.js";
@@ -222,8 +222,38 @@ export function Metrics({ job }) {
           ["Wait", percentiles(data.wait)], ["Duration", percentiles(data.run)],
           usual && ["Usual duration", usual.median && `${usual.median}, at most ${usual.longest}`], usual && ["Slow after", usual.slow_after],
           usual && ["Interval", usual.interval && `${usual.interval}${usual.outgrown ? " (runs take longer)" : ""}`],
-        ]} /><${ByDay} days=${data.days} />`}<//>`;
+        ]} /><${RecentRuns} job=${job} usual=${usual} /><${ByDay} days=${data.days} />`}<//>`;
 }
+
+const RECENT = 200; // runs in the charts
+
+/** Duration and lateness of the latest runs, next to the usual duration of the job. */
+function RecentRuns({ job, usual }) {
+  const found = useData((stop) => fetchPages(`${pathOf(job)}/runs`, {}, RECENT, stop), [job.job_id]);
+  const runs = (found.data?.items ?? []).filter((run) => run.started_at && run.finished_at).toReversed();
+  const key = runs.map((run) => run.run_id).join();
+  const [times, durations, lateness] = useMemo(() => {
+    const longest = Math.max(...runs.map((run) => secondsBetween(run.started_at, run.finished_at)));
+    const isNear = (text) => text && parseDuration(text) < longest * 3; // a far limit would flatten the other lines
+    const flat = (name, tone, text) => (text ? [{ name, tone, values: runs.map(() => parseDuration(text)) }] : []);
+    return [
+      runs.map((run) => new Date(run.started_at) / 1000),
+      [{ name: "duration", tone: "busy", values: runs.map((run) => secondsBetween(run.started_at, run.finished_at)) },
+        ...flat("usual", "good", usual?.median), ...(isNear(usual?.slow_after) ? flat("slow after", "warn", usual.slow_after) : [])],
+      [{ name: "late by", tone: "warn", values: runs.map((run) => (run.lateness_ms ?? 0) / 1000) },
+        { name: "attempt", tone: "bad", values: runs.map((run) => (run.attempt > 1 ? run.attempt : null)), dots: true }],
+    ];
+  }, [key, usual?.median, usual?.slow_after]);
+  if (runs.length < 2) return null;
+  const many = `the last ${runs.length} runs`;
+  return html`<div class="cards">
+    <${Card} title="Duration" aside=${html`<span class="mute">${many}</span>`}><${Chart} times=${times} series=${durations} unit=" s" tick=${clock}
+      label=${`duration of ${many}, with the usual duration; the tab Runs lists the same runs`} /><//>
+    <${Card} title="Lateness and retries" aside=${html`<span class="mute">${many}</span>`}><${Chart} times=${times} series=${lateness} tick=${clock}
+      label=${`lateness in seconds and attempts of ${many}; the tab Runs lists the same runs`} /><//></div>`;
+}
+
+const clock = (seconds) => formatClock(seconds * 1000).slice(0, 5);
 
 function ByDay({ days }) {
   const [times, counts, slow] = useMemo(

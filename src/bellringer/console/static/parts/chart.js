@@ -6,7 +6,7 @@ import { theme } from "../lib/preferences.js";
 
 const themeColor = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-/** series: [{name, tone, values}]; times: seconds since 1970; `tick(seconds)`: label of the time axis. */
+/** series: [{name, tone, values, dots}]; dots: draw points instead of a line; times: seconds since 1970; `tick(seconds)`: label of the time axis. */
 export function Chart({ times, series, height = 140, label, unit = "", tick }) {
   const place = useRef(null);
   const chosen = theme.value;
@@ -20,7 +20,7 @@ export function Chart({ times, series, height = 140, label, unit = "", tick }) {
         { stroke: themeColor("--mute"), grid: { stroke: themeColor("--line") }, ticks: { stroke: themeColor("--line") }, ...(tick && { size: 30, values: (_plot, ticks) => ticks.map(tick) }) },
         { stroke: themeColor("--mute"), grid: { stroke: themeColor("--line") }, ticks: { stroke: themeColor("--line") }, size: 60, values: (_plot, ticks) => ticks.map((tick) => `${tick}${unit}`) },
       ],
-      series: [{}, ...series.map((one) => ({ label: one.name, stroke: themeColor(`--${one.tone}`), width: 2, points: { show: false } }))],
+      series: [{}, ...series.map((one) => ({ label: one.name, stroke: themeColor(`--${one.tone}`), width: one.dots ? 0 : 2, points: { show: Boolean(one.dots), size: 6 } }))],
     };
     const plot = new uPlot(options, [times, ...series.map((one) => one.values)], place.current);
     const fit = new ResizeObserver(() => plot.setSize({ width: Math.max(place.current?.clientWidth ?? 0, 200), height }));

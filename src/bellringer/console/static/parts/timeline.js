@@ -26,7 +26,8 @@ export function Timeline({ of, now }) {
     <ul>${of.lanes.map((lane) => html`<${Lane} key=${lane.job_id} lane=${lane} scale=${scale} />`)}</ul>
     <p class="legend mute" aria-hidden="true">
       <span class="key run tone-good"></span> succeeded <span class="key run tone-bad"></span> failed <span class="key run tone-busy"></span> running
-      <span class="key wait tone-calm"></span> waiting <span class="key dot"></span> upcoming</p>
+      <span class="key wait tone-calm"></span> waiting <span class="key dot"></span> upcoming${of.lanes.some((lane) => lane.more)
+        && html` <span class="key further"></span> continues like this`}</p>
     ${of.truncated && html`<p class="mute">For jobs that run often, only the newest runs are shown.</p>`}
   </div>`;
 }
@@ -49,6 +50,7 @@ function Lane({ lane, scale }) {
         style=${{ left: percent(scale.now) }} title=${lane.fires.length ? `next at ${formatTime(lane.fires[0])}` : "none in the next hour"}></a>
       ${lane.runs.map((run) => html`<${Bar} key=${run.run_id} run=${run} scale=${scale} />`)}
       ${lane.fires.map((fire) => html`<span key=${fire} class="dot" style=${{ left: percent(scale.at(fire)) }}></span>`)}
+      ${lane.more && html`<span class="further" aria-hidden="true" style=${{ left: percent(scale.at(lane.fires.at(-1))) }}></span>`}
       <span class="now" style=${{ left: percent(scale.now) }}></span>
     </div></li>`;
 }
