@@ -96,6 +96,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     isolated_memory: int = 0  # memory limit of a child process in MiB; 0: no limit
     log: Literal["json", "text"] = "json"  # format of the log
     log_level: Literal["debug", "info", "warning", "error"] = "info"  # lowest level of the log
+    tracing: Literal["off", "on"] = "off"  # OpenTelemetry; the variables OTEL_… say where spans go
     log_attempts: bool = False  # log succeeded attempts at level info; otherwise at level debug
     capture_output: bool = True  # store what handlers print, log and warn with their run
     capture_level: Literal["debug", "info", "warning", "error"] = "info"  # lowest level of `logging` that is stored

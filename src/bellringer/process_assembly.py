@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from bellringer import telemetry
+from bellringer import telemetry, tracing
 from bellringer.backend_factory import create_broker, create_cache, create_lease_keeper, create_time_index
 from bellringer.clock import Clock, SystemClock
 from bellringer.config import Config, DescribedSetting, load_config
@@ -143,7 +143,7 @@ def run_server(
                 started()
                 await run_together(stop, parts, timeout_seconds=REQUEST_DRAIN_SECONDS + STOP_TIMEOUT_SECONDS)
 
-    _run(config, main, with_parent=with_parent)
+    _run(config, main, "server", with_parent=with_parent)
 
 
 async def _create_api(
@@ -209,7 +209,7 @@ def run_scheduler(config: Config, *, with_parent: bool = False) -> None:
                     timeout_seconds=STOP_TIMEOUT_SECONDS,
                 )
 
-    _run(config, main, with_parent=with_parent)
+    _run(config, main, "scheduler", with_parent=with_parent)
 
 
 def run_worker(
@@ -274,7 +274,7 @@ def run_worker(
                 await run_together(stop, parts, timeout_seconds=config.grace.total_seconds() + STOP_TIMEOUT_SECONDS)
         await app.aclose()
 
-    _run(config, main, with_parent=with_parent, on_orphaned=drain_as_orphan if is_supervised else None)
+    _run(config, main, "worker", with_parent=with_parent, on_orphaned=drain_as_orphan if is_supervised else None)
 
 
 def _worker_settings(config: Config) -> WorkerSettings:
@@ -498,6 +498,18 @@ async def _open_replica(config: Config) -> Store | None:
         return None
 
 
-def _run(config: Config, main: Main, *, with_parent: bool, on_orphaned: Callable[[], float] | None = None) -> None:
+def _run(
+    config: Config,
+    main: Main,
+    role: str,
+    *,
+    with_parent: bool,
+    on_orphaned: Callable[[], float] | None = None,
+) -> None:
     telemetry.configure(config.log, config.log_level, log_attempts=config.log_attempts)
-    run_process(main, with_parent=with_parent, on_orphaned=on_orphaned)
+    if config.tracing == "on":
+        tracing.enable(f"bellringer-{role}")
+    try:
+        run_process(main, with_parent=with_parent, on_orphaned=on_orphaned)
+    finally:
+        tracing.disable()

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 APP = '''
@@ -25,16 +26,18 @@ async def tick() -> None:
 class Roles:
     """Processes of one installation, with the output of each."""
 
-    def __init__(self, folder: Path, dsn: str) -> None:
+    def __init__(self, folder: Path, dsn: str, *, app: str = APP, environment: Mapping[str, str] | None = None) -> None:
         self.folder = folder
         self.dsn = dsn
         self.url = ""  # of the server that was started last
         self.processes: list[subprocess.Popen[bytes]] = []
-        (folder / "app.py").write_text(APP)
+        self._environment = environment or {}
+        (folder / "app.py").write_text(app)
 
     def start(self, *command: str, **settings: str) -> subprocess.Popen[bytes]:
         number = len(self.processes)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("BELLRINGER_")}
+        inherited |= self._environment
         chosen = {"dsn": self.dsn, "name": f"{command[0]}-{number}", **settings}
         with self._said(number).open("wb") as said:
             process = subprocess.Popen(
@@ -53,12 +56,13 @@ class Roles:
     def worker(self, **settings: str) -> subprocess.Popen[bytes]:
         return self.start("worker", "app.py", **settings)
 
-    def server(self, **settings: str) -> subprocess.Popen[bytes]:
+    def server(self, *, with_scheduler: bool = False, **settings: str) -> subprocess.Popen[bytes]:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        return self.start("server", "--no-scheduler", "--port", str(port), **settings)
+        options = [] if with_scheduler else ["--no-scheduler"]
+        return self.start("server", *options, "--port", str(port), **settings)
 
     def by_name(self, role: str) -> subprocess.Popen[bytes]:
         started: subprocess.Popen[bytes] = getattr(self, role)()

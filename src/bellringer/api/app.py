@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -15,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uuid_utils import uuid7
 
+from bellringer import tracing
 from bellringer.api.endpoint_table import ROUTES
 from bellringer.api.endpoints import health, metrics
 from bellringer.api.http import docs_page, error_responses, idempotency, openapi
@@ -317,7 +319,8 @@ class Api:
             scope["path"] = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
         try:
             check_head(scope)
-            await self._found(scope)(scope, receive, tagged)
+            with _caller_context(scope):
+                await self._found(scope)(scope, receive, tagged)
         except Exception as error:  # noqa: BLE001 - the last stop: whatever it is becomes an answer
             if not error_responses.is_expected(error):
                 log.error("request failed", request_id=request_id, exc_info=error)
@@ -344,6 +347,12 @@ def _request_id(scope: Scope) -> str:
             text: str = value.decode("latin-1")
             return text if _REQUEST_ID.fullmatch(text) else uuid7().hex
     return uuid7().hex
+
+
+def _caller_context(scope: Scope) -> AbstractContextManager[None]:
+    """Makes the span that the header traceparent names current, so that the spans of the request are its children."""
+    tracer = tracing.active()
+    return nullcontext() if tracer is None else tracer.received(scope["headers"])
 
 
 def _record_request(scope: Scope, status: int, seconds: float, request_id: str) -> None:

@@ -141,6 +141,7 @@ def print_run(run: Run, output: str) -> None:
             "replays": run.replay_of or "",
             "replayed by": ", ".join(run.replays),
             "pool": run.pool,
+            "trace": run.trace_id or "",
             "blocked by": ", ".join(run.blocked),
             "args": to_compact_json(run.args) if run.args else "",
             "kwargs": to_compact_json(run.kwargs) if run.kwargs else "",

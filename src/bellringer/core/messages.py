@@ -18,6 +18,7 @@ from bellringer.core.jobs import (
 from bellringer.core.payload import check_size, decode
 from bellringer.core.policies import Delivery
 from bellringer.core.retry_policy import Retry
+from bellringer.core.run_traces import RunTrace
 from bellringer.core.runs import Cause
 from bellringer.durations import format_duration
 from bellringer.errors import InvalidInput
@@ -132,8 +133,15 @@ class Message(msgspec.Struct, frozen=True):
             return self.at < host_now + _CLOCK_TOLERANCE
         return self.delay is None or self.delay <= SEND_NOTICE
 
-    def spec(self) -> str:
-        """Returns the JSON of `Spec`. Empty arguments are omitted, as in the specs of jobs."""
+    def spec(self, trace: RunTrace | None = None) -> str:
+        """Returns the JSON of `Spec`, with the trace context of the caller. Empty arguments are omitted, as in the
+        specs of jobs.
+        """
+        if trace is None:
+            return self._spec()
+        return f'{self._spec()[:-1]},"trace":{msgspec.json.encode(trace).decode()}}}'
+
+    def _spec(self) -> str:
         body = self.payload
         if body.startswith(_NO_ARGS):
             body = b"{" + body[len(_NO_ARGS) :]

@@ -15,6 +15,7 @@ import msgspec
 
 from bellringer.core.policies import Delivery
 from bellringer.core.retry_policy import MAX_RETRY_DELAY, Retry
+from bellringer.core.run_traces import RunTrace
 from bellringer.durations import format_duration
 from bellringer.errors import NotFound
 
@@ -181,6 +182,8 @@ class UpstreamRun(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True)
     state: str
     result: Any = None
     large: bool = False  # the result is too large to be stored here; the worker reads it
+    attempt: int | None = None  # the attempt that ended it
+    trace_id: str | None = None  # of its caller
 
     def key(self, scheduled_for: datetime) -> RunKey:
         return RunKey(self.job_id, scheduled_for, self.slot)
@@ -202,6 +205,7 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     expires_in: float | None = None  # sends: seconds after the scheduled time; jobs have it in a column
     expires_at: float | None = None  # set by a claim: seconds since 1970; no attempt begins at or after this time
     upstream: UpstreamRun | None = None  # the run of another job that this run follows
+    trace: RunTrace | None = None  # the trace context of the caller
 
     @property
     def is_incomplete(self) -> bool:

@@ -6,7 +6,7 @@ import base64
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
@@ -55,6 +55,7 @@ class CallingRun:
     scheduled_for: datetime
     attempt: int
     job: str | None = None  # the job's name; None for a sent run
+    trace_headers: Mapping[str, str] = field(default_factory=dict)  # those of the target have priority
 
     def headers(self) -> dict[str, str]:
         """Returns headers that tell the receiver which occurrence this is. Job names are percent-encoded as UTF-8."""
@@ -83,7 +84,7 @@ class HttpTarget:
     def request(self, caller: CallingRun, at: datetime, secrets: Sequence[str]) -> HttpRequest:
         """Returns the request for a run. The run id is the idempotency key, so a receiver can detect repeated calls."""
         run_id = caller.run_id
-        headers = {**self.headers, "idempotency-key": run_id, **caller.headers()}
+        headers = {**caller.trace_headers, **self.headers, "idempotency-key": run_id, **caller.headers()}
         headers |= signed_headers(secrets if self.sign else (), run_id, at, self.body)
         return HttpRequest(url=self.url, method=self.method, headers=headers, body=self.body, timeout=self.timeout)
 

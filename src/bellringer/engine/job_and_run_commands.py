@@ -12,7 +12,7 @@ import msgspec
 from bellringer.core.jobs import WORKFLOW_TASK, check_run_arguments
 from bellringer.core.payload import check_payload
 from bellringer.core.runs import FINAL_STATES, Cause, RunKey, Spec, State
-from bellringer.engine import graph_versions
+from bellringer.engine import graph_versions, producer_span
 from bellringer.errors import Conflict, NotFound
 from bellringer.store import jobs, runs, tenants
 from bellringer.store.connection_pool import Store
@@ -103,7 +103,9 @@ async def replay(
     limit = await tenants.payload_limit(store, tenant_id)
     check_payload({"args": spec.args, "kwargs": spec.kwargs}, limit=limit)
     await graph_versions.check_params(store, spec, tenant_id=tenant_id)
-    slot, state = await runs.replay(store, key, tenant_id, spec, reason)
+    with producer_span.open_for_task(run.task, tenant_id) as trace:
+        spec = msgspec.structs.replace(spec, trace=trace)  # a replay belongs to the trace of its own caller
+        slot, state = await runs.replay(store, key, tenant_id, spec, reason)
     if slot is not None:
         return RunKey(key.job_id, key.scheduled_for, slot)
     if state == "deleted":

@@ -18,12 +18,14 @@ from bellringer.core.messages import Message, MessageKind
 from bellringer.core.payload import MAX_PAYLOAD_BYTES, check_payload
 from bellringer.core.policies import Delivery
 from bellringer.core.retry_policy import Retry
+from bellringer.core.run_traces import RunTrace
 from bellringer.core.runs import Cause, RunKey, Spec
-from bellringer.engine import graph_versions
+from bellringer.engine import graph_versions, producer_span
 from bellringer.errors import InvalidInput, InvalidItems, NotFound, Unavailable
 from bellringer.store import jobs, partitions, runs, tenants
 from bellringer.store.connection_pool import Store
 from bellringer.store.interned_names import Catalog
+from bellringer.store.jobs import JobRow
 from bellringer.store.runs import MissingDay, NewRun, PrunedGraph, RefusedTime, SendBatch, SendResult
 from bellringer.workflow import bind_params
 
@@ -88,9 +90,24 @@ async def send(
     `repeated` returns the run of the first call, if there is one. With `notify`, the statement notifies workers.
     """
     message = request if isinstance(request, Message) else request.message()
+    with producer_span.open_for_message(message, tenant_id) as trace:
+        sent = await _send(store, catalog, message, tenant_id, job_id or uuid7(), trace, repeated, notify)
+        producer_span.record_run(trace, sent.key)
+    return sent
+
+
+async def _send(
+    store: Store,
+    catalog: Catalog,
+    message: Message,
+    tenant_id: int,
+    job_id: UUID,
+    trace: RunTrace | None,
+    repeated: bool,
+    notify: bool,
+) -> SendResult:
     kind = message.kind
     message.check(MAX_PAYLOAD_BYTES if kind.cause is Cause.WEBHOOK else await catalog.payload_limit(tenant_id))
-    job_id = job_id or uuid7()
     new = NewRun(
         tenant_id=tenant_id,
         job_id=job_id,
@@ -100,6 +117,7 @@ async def send(
         message=message,
         repeated=repeated,
         notify=notify,
+        trace=trace,
     )
     try:
         try:
@@ -203,6 +221,7 @@ class BulkSend:
         self._encoded: list[SendBatch] = []
         self._kinds: dict[MessageKind, tuple[int, int]] = {}  # the ids of task and pool
         self._errors: dict[int, InvalidInput] = {}
+        self._trace: RunTrace | None = None
 
     @property
     def kinds(self) -> Collection[MessageKind]:
@@ -216,11 +235,14 @@ class BulkSend:
         failed and may have committed.
         """
         now = await store.now()
-        try:
-            sent = await self._write(store, now, repeated=repeated, notify=notify)
-        except MissingDay:
-            await _ensure_days(store)
-            sent = await self._write(store, now, repeated=True, notify=notify)
+        with producer_span.open_for_bulk(self._tenant_id) as trace:
+            self._trace = self._trace or trace
+            try:
+                sent = await self._write(store, now, repeated=repeated, notify=notify)
+            except MissingDay:
+                await _ensure_days(store)
+                sent = await self._write(store, now, repeated=True, notify=notify)
+            producer_span.record_count(trace, len(sent))
         outcomes: dict[int, SendOutcome] = {**self._errors, **sent}
         return [outcomes[index] for index in range(len(outcomes))]
 
@@ -273,7 +295,8 @@ class BulkSend:
             except InvalidInput as error:
                 self._errors[index] = error
                 continue
-            batch.add(index, item, job_id := uuid7(), shard_of(job_id, shards), task_id, pool_id)
+            trace = producer_span.trace_for(item, self._trace, now)
+            batch.add(index, item, job_id := uuid7(), shard_of(job_id, shards), task_id, pool_id, trace)
             size += len(item.payload)
             if len(batch.indexes) >= BATCH_ITEMS or size >= BATCH_BYTES:
                 break
@@ -303,10 +326,24 @@ async def trigger(
     kwargs: Mapping[str, Any] | None = None,
 ) -> RunKey:
     """Runs a job now, regardless of its schedule. Given arguments apply to this run only."""
-    spec: Spec | None = None
     job = await jobs.get(store, job_id, tenant_id)
     if job is None:
         raise NotFound("there is no such job")
+    with producer_span.open_for_task(job.task, tenant_id) as trace:
+        key = await _trigger(store, job, tenant_id, args, kwargs, trace)
+        producer_span.record_run(trace, key)
+    return key
+
+
+async def _trigger(
+    store: Store,
+    job: JobRow,
+    tenant_id: int,
+    args: Sequence[Any] | None,
+    kwargs: Mapping[str, Any] | None,
+    trace: RunTrace | None,
+) -> RunKey:
+    spec: Spec | None = None
     if args is not None or kwargs is not None:
         check_run_arguments(job.task, args, kwargs)
         spec = msgspec.structs.replace(
@@ -319,9 +356,11 @@ async def trigger(
     await graph_versions.check_params(
         store, spec or job.spec, tenant_id=tenant_id
     )  # the params of a workflow may be required for each run
+    if trace is not None:  # without arguments or a trace, the run uses the spec of its job
+        spec = msgspec.structs.replace(spec or job.spec, trace=trace)
     now = await store.now()
     await partitions.ensure_days(store, {now.date(), (now + timedelta(days=1)).date()})
-    key = await runs.trigger(store, job_id, tenant_id, spec)
+    key = await runs.trigger(store, job.job_id, tenant_id, spec)
     if key is None:
         raise NotFound("there is no such job")
     return key

@@ -15,7 +15,9 @@ from typing import Any
 
 import msgspec
 
+from bellringer import tracing
 from bellringer.core.retry_policy import Retry
+from bellringer.core.run_traces import trace_attempt
 from bellringer.core.runs import (
     Ending,
     Outcome,
@@ -150,4 +152,13 @@ def _log_fields(
         "reason": decision.reason,
         "error": f"{error.get('type')}: {str(error.get('message', ''))[:200]}" if error else None,
         "duration_ms": round(ending.ran * 1000, 1),
+        **_trace_fields(claimed),
     }
+
+
+def _trace_fields(claimed: ClaimedRun) -> dict[str, str]:
+    """Returns the ids of the attempt's span, if it has one."""
+    tracer = tracing.active()
+    if tracer is None or not tracer.derives_ids:
+        return {}
+    return trace_attempt(claimed.key, claimed.attempt, claimed.spec).log_fields()

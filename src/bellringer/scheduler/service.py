@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 from uuid import uuid4
 
+from bellringer import tracing
 from bellringer.clock import Clock, DatabaseClock
 from bellringer.core import fault_injection
 from bellringer.core.background_loops import Wake, run_every
@@ -308,7 +310,9 @@ class Scheduler:
             if timer_shards:
                 self._poller.mark_changed(timer_shards)
                 fault_injection.fault_point("fire_timers.checked")  # as for `tick.checked` below
-                fired = await fire_timers(self._store, holding, timer_shards, self._settings.pace)
+                with _fire_span("timers", shards=len(timer_shards)) as record_fired:
+                    fired = await fire_timers(self._store, holding, timer_shards, self._settings.pace)
+                    record_fired(fired.fired)
                 self._count(fired, self._database_clock.now())
                 if fired.first_due_at is not None:
                     self._observe_lateness(fired.first_due_at)
@@ -344,7 +348,9 @@ class Scheduler:
         self._poller.mark_changed({cohort.shard for cohort in cohorts})
         started, now = self._clock.monotonic(), self._database_clock.now()
         rules = await tzdata.local_tz_id(self._store)
-        ticked = await tick(self._store, self._catalog, holding, cohorts, now, self._settings.pace, rules)
+        with _fire_span("schedules", cohorts=len(cohorts)) as record_fired:
+            ticked = await tick(self._store, self._catalog, holding, cohorts, now, self._settings.pace, rules)
+            record_fired(ticked.fired.fired)
         fired = ticked.fired
         TICK_SECONDS.observe(self._clock.monotonic() - started)
         self._count(fired, cohorts[0].next_at)
@@ -441,6 +447,19 @@ class Scheduler:
     async def _recount(self) -> None:
         """Recount the jobs of one held shard, for the forecast. Each shard is recounted about once a minute."""
         await forecast.recount_oldest_shard(self._store, sorted(self._shards.holding().tokens))
+
+
+@contextmanager
+def _fire_span(what: str, **counts: int) -> Iterator[Callable[[int], None]]:
+    """Opens the span of one pass that creates runs; the yielded function records how many. The runs themselves have
+    traces of their own, so a pass has one span, however many runs it creates."""
+    tracer = tracing.active()
+    if tracer is None:
+        yield lambda _: None
+        return
+    attributes = {f"bellringer.{name}": count for name, count in counts.items()}
+    with tracer.batch(f"fire {what}", attributes) as span:
+        yield lambda fired: span.set_attribute("messaging.batch.message_count", fired)
 
 
 def _count_missed(missed: int) -> None:

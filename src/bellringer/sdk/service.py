@@ -13,6 +13,7 @@ from uuid import UUID
 
 from uuid_utils.compat import uuid7
 
+from bellringer import tracing
 from bellringer.clock import SystemClock
 from bellringer.core.apps import AppVersion
 from bellringer.core.jobs import Definition
@@ -64,6 +65,7 @@ class Service:
 
     @classmethod
     async def open(cls, dsn: str, *, tenant: str, who: str) -> Service:
+        tracing.enable_from_environment(who)
         store = await Store.open(dsn, name=who)
         try:
             async with store.pool.acquire() as connection:

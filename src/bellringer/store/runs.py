@@ -13,6 +13,7 @@ import msgspec
 
 from bellringer.core.messages import Message
 from bellringer.core.run_blocked_flags import Blocked
+from bellringer.core.run_traces import RunTrace
 from bellringer.core.runs import FINAL_STATES, RunKey, Spec, State
 from bellringer.store.connection_pool import Store
 from bellringer.store.queries import load
@@ -36,6 +37,7 @@ class NewRun:
     message: Message
     repeated: bool = False  # an earlier call with this job_id may have committed
     notify: bool = False  # the statement notifies workers or schedulers
+    trace: RunTrace | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +52,23 @@ class SendBatch:
     pool_ids: list[int] = field(default_factory=list)
     specs: list[str] = field(default_factory=list)
 
-    def add(self, index: int, message: Message, job_id: UUID, shard: int, task_id: int, pool_id: int) -> None:
+    def add(
+        self,
+        index: int,
+        message: Message,
+        job_id: UUID,
+        shard: int,
+        task_id: int,
+        pool_id: int,
+        trace: RunTrace | None = None,
+    ) -> None:
         self.indexes.append(index)
         self.messages.append(message)
         self.ids.append(job_id)
         self.shards.append(shard)
         self.task_ids.append(task_id)
         self.pool_ids.append(pool_id)
-        self.specs.append(message.spec())
+        self.specs.append(message.spec(trace))
 
 
 class SendResult(msgspec.Struct, frozen=True, gc=False):
@@ -201,7 +212,7 @@ async def send(store: Store, new: NewRun) -> SendResult:
             message.kind.priority,
             message.at,
             message.delay,
-            message.spec(),
+            message.spec(new.trace),
             message.key,
             message.kind.cause,
             new.repeated,

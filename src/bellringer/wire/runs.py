@@ -162,6 +162,7 @@ class Run(RunItem, frozen=True, kw_only=True):
     replay_of: str | None = None
     replays: list[str] = field(default_factory=list)
     upstream: RunUpstream | UnsetType = UNSET  # of a run with the cause `after`
+    trace_id: str | UnsetType = UNSET  # the OpenTelemetry trace of its attempts, if tracing is on
     created: bool | UnsetType = UNSET
     warnings: list[RequestWarning] | UnsetType = UNSET  # of the request that created it
 

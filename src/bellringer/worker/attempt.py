@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -14,7 +14,10 @@ from bellringer.core.runs import Ending, RunKey, Spec
 from bellringer.core.tasks import Task
 from bellringer.errors import Cancelled
 from bellringer.worker import results
-from bellringer.worker.output.attempt_output import AttemptOutput
+from bellringer.worker.output.attempt_output import AttemptOutput, set_current_output
+
+if TYPE_CHECKING:
+    from bellringer.tracing.opentelemetry_tracer import AttemptSpan
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +36,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     job: str | None = None  # the job's name; None for sent runs
     resume_from: Any = None  # the last progress details of earlier attempts
     last_result: Any = None  # the result of the previous run of the job
+    traceparent: str | None = None  # of the span of this attempt; None: tracing is off
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +139,7 @@ class RunningAttempt:
         "may_start",
         "output",
         "runner",
+        "span",
         "step",
         "task",
         "timer",
@@ -153,8 +158,10 @@ class RunningAttempt:
         prepare: Callable[[RunningAttempt], tuple[list[Any], dict[str, Any]]],
         may_start: Callable[[], bool],
         output: AttemptOutput,
+        span: AttemptSpan | None = None,
     ) -> None:
         self.work = work
+        self.span = span
         self.output = output
         self.task = task
         self.lane = lane
@@ -172,6 +179,12 @@ class RunningAttempt:
 
     def begin(self) -> None:
         self.began_at = self.control.last_heartbeat_at = self._monotonic()
+
+    def enter_context(self) -> None:
+        """Make the output and the span of this attempt current, in a context that ends with the attempt."""
+        set_current_output(self.output)
+        if self.span is not None:
+            self.span.activate()
 
     @property
     def ran(self) -> float:

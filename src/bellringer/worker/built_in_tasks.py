@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from bellringer import tracing
 from bellringer.clock import Clock
 from bellringer.core.jobs import GATHER_TASK, HTTP_TASK, SIGNAL_TASK, WAIT_TASK, WORKFLOW_TASK
 from bellringer.core.tasks import Discard, Failed, Opened, Registry, Snooze, Task, make_task
@@ -135,7 +136,14 @@ class HttpCaller:
                 return Snooze(wait)
         now = self._clock.now()
         guard = EgressGuard(self._egress.allowed, target.url.scheme == "https", self._lookups.of(ctx.tenant_id))
-        caller = CallingRun(run_id=ctx.run_id, scheduled_for=ctx.scheduled_for, attempt=ctx.attempt, job=ctx.job)
+        tracer = tracing.active()
+        caller = CallingRun(
+            run_id=ctx.run_id,
+            scheduled_for=ctx.scheduled_for,
+            attempt=ctx.attempt,
+            job=ctx.job,
+            trace_headers={} if tracer is None else tracer.headers(),
+        )
         end = await send_request(target.request(caller, now, secrets), guard, self._clock.monotonic)
         EGRESS.labels(end.trouble.value if isinstance(end, CallFailure) else f"{end.status // 100}xx").inc()
         await self._update_breaker(ctx.tenant_id, origin, end, probe_at, troubled=seen is not None)

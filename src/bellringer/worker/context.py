@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 from bellringer.core.payload import to_plain
 from bellringer.core.runs import encode_run_id
 from bellringer.errors import InvalidInput
+from bellringer.tracing.span_refs import traceparent_log_fields
 from bellringer.worker.attempt import Control, Work
 from bellringer.worker.results import clip, format_traceback, safe_text
 
@@ -168,6 +169,12 @@ class Context:
     @property
     def tenant(self) -> str:
         return self._work.tenant
+
+    @property
+    def trace_id(self) -> str | None:
+        """The OpenTelemetry trace of this run; None if tracing is off."""
+        traceparent = self._work.traceparent
+        return None if traceparent is None else traceparent_log_fields(traceparent)["trace_id"]
 
     @property
     def tenant_id(self) -> int:

@@ -13,13 +13,14 @@ from typing import Any, Final
 
 import msgspec
 
+from bellringer import tracing
 from bellringer.clock import Clock
 from bellringer.core.payload import MAX_PAYLOAD_BYTES
 from bellringer.core.runs import Ending, RunKey
 from bellringer.core.tasks import Registry, Task
 from bellringer.durations import format_duration
 from bellringer.telemetry import set_context_fields
-from bellringer.worker import results
+from bellringer.worker import attempt_spans, results
 from bellringer.worker.attempt import Control, ExecutionLane, Expired, LogLine, RunningAttempt, Work
 from bellringer.worker.context import Context, LogSink
 from bellringer.worker.lanes.coroutines import STOP_GRACE_SECONDS, CoroutineLane
@@ -131,6 +132,9 @@ class Executor:
         captures = self._capture is not None and task.capture_output and not task.built_in
         if captures and not self._running:
             self._install_capture()
+        span = attempt_spans.start(work, self._database_now) if tracing.active() is not None else None
+        if span is not None:
+            work = msgspec.structs.replace(work, traceparent=span.traceparent)
         attempt = RunningAttempt(
             work,
             task,
@@ -141,6 +145,7 @@ class Executor:
             prepare=self._prepare_arguments,
             may_start=self._may_start,
             output=AttemptOutput(work, self._record, captures=captures),
+            span=span,
         )
         self._running[work.key, work.attempt] = attempt
         try:
@@ -156,6 +161,8 @@ class Executor:
             attempt.timer.cancel()
         if attempt.control.progress is not None:  # the next attempt resumes from it
             ending = msgspec.structs.replace(ending, progress=attempt.control.progress)
+        if attempt.span is not None:
+            attempt_spans.end(attempt.span, ending)
         on_end(ending)
 
     def cancel(self, key: RunKey, attempt: int, reason: str) -> bool:

@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict, replace
 
+from bellringer import tracing
 from bellringer.access import Caller, Role
 from bellringer.core.jobs import HTTP_TASK, WORKFLOW_TASK
 from bellringer.core.policies import Misfire
 from bellringer.core.retry_policy import Retry
 from bellringer.core.run_blocked_flags import Blocked
+from bellringer.core.run_traces import trace_id_of
 from bellringer.core.runs import Cause, RunKey, Spec, State, UpstreamRun
 from bellringer.durations import format_duration
 from bellringer.egress.targets import hide_target_secrets
@@ -22,6 +24,7 @@ from bellringer.schedule import At, Delay, to_document
 from bellringer.store import dead_letters, jobs, leases, pools, runs, workers
 from bellringer.store.load import ShardLoad
 from bellringer.store.workflows import NodePlacement
+from bellringer.tracing.span_refs import format_trace_id
 from bellringer.wire.cluster import Lag, Lease, PoolLag, SchedulerNode, Shard, ShardLag
 from bellringer.wire.dead_letters import DeadLetter, LetterGroup
 from bellringer.wire.definitions import render_fields
@@ -151,7 +154,15 @@ def render_run(
         replays=[replace(stored.key, slot=slot).id for slot in stored.replays],
         created=UNSET if created is None else created,
         upstream=UNSET if spec.upstream is None else _upstream(stored.key, spec.upstream),
+        trace_id=_trace_id(stored.key, spec),
     )
+
+
+def _trace_id(key: RunKey, spec: Spec) -> str | UnsetType:
+    """Returns the trace of the run: that of its caller, or its own if this server traces."""
+    if spec.trace is None and tracing.active() is None:
+        return UNSET
+    return format_trace_id(trace_id_of(key, spec))
 
 
 def _upstream(key: RunKey, upstream: UpstreamRun) -> RunUpstream:

@@ -20,6 +20,7 @@ import sys
 import termios
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -27,6 +28,7 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import Any, Final, NoReturn
 
+from bellringer import tracing
 from bellringer.clock import SystemClock
 from bellringer.core.runs import Ending
 from bellringer.core.tasks import Registry, Task
@@ -106,12 +108,14 @@ class ChildLoop:
                 if redirect is not None:
                     redirect.begin()
                 set_current_output(output)
+                leave_trace = _enter_trace(run.work)
                 try:
                     ending = self._execute(run, control)
                 finally:
                     fork_guard.exit_if_forked()
                     output.end()
                     set_current_output(None)
+                    leave_trace()
                     if redirect is not None:
                         redirect.end()
                 _flush()
@@ -265,6 +269,18 @@ def main(arguments: list[str]) -> NoReturn:
         sys.exit(1)
     with asyncio.Runner() as runner:
         ChildLoop(registry, channel, runner, redirect).serve()
+
+
+def _enter_trace(work: Work) -> Callable[[], None]:
+    """Make the span of the attempt, which the worker records, the parent of the handler's spans. Returns a function
+    that reverts this."""
+    if work.traceparent is None:
+        return lambda: None
+    tracing.enable("bellringer-worker")
+    tracer = tracing.active()
+    if tracer is None:
+        return lambda: None
+    return partial(tracer.detach, tracer.attach_remote(work.traceparent))
 
 
 def _limit_memory(most: int) -> None:

@@ -19,7 +19,6 @@ from bellringer.core.runs import Ending
 from bellringer.telemetry import log
 from bellringer.worker import fork_guard, results
 from bellringer.worker.attempt import RunningAttempt
-from bellringer.worker.output.attempt_output import set_current_output
 
 LOOP_STOP_SECONDS: Final = 1.0  # for the remaining tasks of a loop that is closed
 
@@ -183,7 +182,7 @@ class HandlerLoop:
             return  # withdrawn or moved to another loop
         attempt.step = task
         attempt.begin()
-        set_current_output(attempt.output)
+        attempt.enter_context()
         try:
             value = await attempt.call()
         except BaseException as error:  # noqa: BLE001 - SystemExit also fails only this attempt

@@ -13,7 +13,6 @@ from queue import SimpleQueue
 from bellringer.core.runs import Ending, Outcome
 from bellringer.worker import fork_guard, results
 from bellringer.worker.attempt import RunningAttempt
-from bellringer.worker.output.attempt_output import set_current_output
 
 _QueuedAttempt = tuple[RunningAttempt, contextvars.Context, asyncio.AbstractEventLoop]
 
@@ -112,7 +111,7 @@ class ThreadLane:
             return True
 
     def _run(self, attempt: RunningAttempt) -> Ending:
-        set_current_output(attempt.output)  # in a context that ends with this call
+        attempt.enter_context()
         try:
             value = attempt.call()
         except BaseException as error:  # noqa: BLE001 - SystemExit also fails only this attempt

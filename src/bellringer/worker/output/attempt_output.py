@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from bellringer.tracing.span_refs import traceparent_log_fields
 from bellringer.worker.results import clip
 
 if TYPE_CHECKING:
@@ -196,13 +197,14 @@ restore_output: Final = _current.reset
 
 def log_fields(work: Work) -> dict[str, Any]:
     """Return the fields with which log lines of the worker name an attempt."""
-    return {
+    fields = {
         "run_id": work.key.id,
         "job": work.job,
         "task": work.task,
         "attempt": work.attempt,
         "tenant": work.tenant,
     }
+    return fields if work.traceparent is None else {**fields, **traceparent_log_fields(work.traceparent)}
 
 
 def current_log_fields() -> dict[str, Any] | None:

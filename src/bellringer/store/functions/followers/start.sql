@@ -88,23 +88,28 @@ begin
            -- the follow-ups of a backfill or a catch-up are background work too
            case when upstream_run.priority < 0 then job.priority - 10 else job.priority end as priority,
            job.spec || jsonb_build_object('upstream', jsonb_build_object(
-             'job_id', upstream.job_id, 'job', upstream.name, 'slot', ended.slot, 'state', ended.state)
-             || case when result.value is null then '{}' when pg_column_size(result.value) > 4096 then '{"large": true}'
-                     else jsonb_build_object('result', result.value) end) as spec
+             'job_id', upstream.job_id, 'job', upstream.name, 'slot', ended.slot, 'state', ended.state,
+             'attempt', last.attempt)
+             || case when upstream_run.trace is null then '{}'
+                     else jsonb_build_object('trace_id', substr(upstream_run.trace ->> 'parent', 4, 32)) end
+             || case when last.result is null then '{}' when pg_column_size(last.result) > 4096 then '{"large": true}'
+                     else jsonb_build_object('result', last.result) end)
+             || case when upstream_run.trace is null then '{}'
+                     else jsonb_build_object('trace', upstream_run.trace) end as spec
     from unnest(p_jobs, p_times, p_slots, p_states) ended (job_id, scheduled_for, slot, state)
     cross join lateral (select * from jobs job where job.job_id = ended.job_id offset 0) upstream
     join job_followers found on found.tenant_id = upstream.tenant_id and found.upstream_key = upstream.name_key
     cross join lateral (select * from jobs job where job.job_id = found.job_id offset 0) job
     left join lateral (
-      select run.priority from runs run
+      select run.priority, run.spec -> 'trace' as trace from runs run
       where run.job_id = ended.job_id and run.scheduled_for = ended.scheduled_for
         and run.slot = ended.slot offset 0) upstream_run on true
     left join lateral (
-      select attempt.result as value from attempts attempt
-      where ended.state = 'succeeded' and attempt.job_id = ended.job_id
-        and attempt.scheduled_for = ended.scheduled_for and attempt.slot = ended.slot
-        and attempt.ends_as = 'succeeded'
-      order by attempt.attempt desc limit 1) result on true
+      select attempt.attempt, case when ended.state = 'succeeded' then attempt.result end as result
+      from attempts attempt
+      where attempt.job_id = ended.job_id and attempt.scheduled_for = ended.scheduled_for
+        and attempt.slot = ended.slot and attempt.ends_as = ended.state::run_state
+      order by attempt.attempt desc limit 1) last on true
     where is_follow_up(found.outcome, ended.state) and upstream.deleted_at is null
       and job.deleted_at is null and job.enabled and job.done_at is null
       and (job.starts_at is null or job.starts_at <= now) and (job.ends_at is null or job.ends_at >= now)

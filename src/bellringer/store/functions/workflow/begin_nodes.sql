@@ -112,10 +112,10 @@ begin
     from picked
     where node.ctid = picked.row_id
     returning picked.flow_id, picked.node, picked.scheduled_for, picked.tenant_id, picked.shard, picked.pool_id,
-      picked.priority, picked.graph_id, picked.top_job, node.of, node.place, node.item, node.attempt_floor),
-  prepared as materialized (
+      picked.priority, picked.graph_id, picked.top_job, picked.trace, node.of, node.place, node.item, node.attempt_floor),
+  unplaced as (
     select begun.flow_id, begun.node, begun.scheduled_for, begun.tenant_id, begun.shard, begun.attempt_floor,
-           graph_node.kind, graph_node.task_id, coalesce(graph_node.pool_id, begun.pool_id) as pool_id,
+           begun.trace, graph_node.kind, graph_node.task_id, coalesce(graph_node.pool_id, begun.pool_id) as pool_id,
            graph_node.over is not null and begun.place is null as is_map,
            coalesce(graph_node.priority - case when begun.priority < 0 then 10 else 0 end, begun.priority) as priority,
            (select job.paused_at is not null from jobs job where job.job_id = begun.top_job) as is_paused,
@@ -125,12 +125,16 @@ begin
                   || jsonb_build_object('kwargs',
                                         (graph_node.spec -> 'kwargs')
                                           || jsonb_build_object(graph_node.item, begun.item))
-                else node_spec(begun.flow_id, begun.of, begun.item, begun.place) end as spec,
+                else node_spec(begun.flow_id, begun.of, begun.item, begun.place) end as own_spec,
            case when graph_node.kind in ('wait', 'signal') then wait_ends_at(begun.flow_id, graph_node.waits)
                 else now end as due
     from begun
     cross join lateral (
       select * from graph_nodes where graph_id = begun.graph_id and node = begun.of offset 0) graph_node),
+  prepared as materialized (
+    select unplaced.*,
+           case when trace is null then own_spec else own_spec || jsonb_build_object('trace', trace) end as spec
+    from unplaced),
   runs_created as (                                      -- a run with a timer is created when it is due
     insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, shard, pool_id, priority, cause,
                       initial_state, spec)

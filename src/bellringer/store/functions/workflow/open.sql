@@ -27,7 +27,7 @@ begin
     returning run.*),
   created as (
     insert into flows (flow_id, job_id, scheduled_for, slot, tenant_id, shard, top_job, parent, depth, graph_id,
-                       pool_id, priority, args, zone, unfinished, next_node, deadline_at, started_at)
+                       pool_id, priority, args, zone, unfinished, next_node, deadline_at, started_at, trace)
     select flow_of(run.job_id, run.scheduled_for, run.slot), run.job_id, run.scheduled_for, run.slot, run.tenant_id,
            run.shard, coalesce(outer_flow.top_job, run.job_id), outer_flow.flow_id, coalesce(outer_flow.depth + 1, 0),
            graph.graph_id, run.pool_id, run.priority, coalesce(effective.spec -> 'kwargs', '{}'),
@@ -35,7 +35,11 @@ begin
            graph.nodes - (select count(*) from graph_nodes compensation
                           where compensation.graph_id = graph.graph_id and compensation.undoes is not null),
            graph.nodes + 1, bellringer.now() + (effective.spec ->> 'timeout')::float8 * interval '1 second',
-             bellringer.now()
+             bellringer.now(),
+           case when effective.spec #> '{trace,linked}' is not null
+                then trace_of_flow(flow_of(run.job_id, run.scheduled_for, run.slot))
+                when effective.spec ? 'trace' then effective.spec -> 'trace'
+                when outer_flow.flow_id is not null then trace_of_flow(outer_flow.flow_id) end
     from held run
     left join jobs job on job.job_id = run.job_id
     left join flows outer_flow on outer_flow.flow_id = run.job_id
@@ -74,6 +78,10 @@ begin
                       and run.slot = given.slot);
   return held_rows;
 end $$;
+
+-- The trace context of nodes whose trace id is the id of a flow.
+create or replace function trace_of_flow(p_flow uuid) returns jsonb language sql immutable parallel safe as
+$$ select jsonb_build_object('id', replace(p_flow::text, '-', '')) $$;
 
 -- Whether the job at the top of a workflow run is paused.
 create or replace function is_paused(p_flow uuid) returns boolean language sql stable as $$
