@@ -29,6 +29,9 @@ CONTROL = {
     "events": LazyCommand("bellringer.cli.events:events", "List events: late, missed, slow, failed and more."),
     "webhooks": LazyCommand("bellringer.cli.webhooks:webhooks", "Manage webhook endpoints and their deliveries."),
     "audit": LazyCommand("bellringer.cli.audit:audit", "List, export and verify the audit log."),
+    "secrets": LazyCommand(
+        "bellringer.cli.secrets:secrets", "Set, list and delete secrets; rotate their encryption keys."
+    ),
     "freezes": LazyCommand("bellringer.cli.calendars:freezes", "Suspend schedules for a period."),
     "calendars": LazyCommand("bellringer.cli.calendars:calendars", "Manage calendars of days off."),
     "tasks": LazyCommand("bellringer.cli.tasks:tasks", "List, pause and resume tasks."),

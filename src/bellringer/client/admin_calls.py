@@ -24,6 +24,7 @@ from bellringer.wire.cluster import Cluster, Leases, Nodes, Regions, ShardTable,
 from bellringer.wire.events import EventPage
 from bellringer.wire.overview import Overview, Pulse, Readiness, Settings, Version
 from bellringer.wire.routes import Routes
+from bellringer.wire.secrets import Secret, SecretPage
 from bellringer.wire.webhooks import DeliveryPage, Webhook, WebhookDelivery, WebhookPage
 from bellringer.wire.workers import Pool, PoolPage, TaskInfo, TaskItem, TaskPage, WorkerInfo, Workers
 
@@ -86,6 +87,30 @@ class AccessCalls:
     @call(Routes.revoke_installation_key)
     def revoke_installation_key(self, key_id: str) -> None:
         """Revoke an API key of the installation."""
+
+    @call(Routes.secrets)
+    def secrets(self, *, limit: int | None = None, cursor: str | None = None) -> SecretPage:
+        """List secrets by name, without their values."""
+
+    @call(Routes.secret)
+    def secret(self, name: str) -> Secret:
+        """Return a secret without its value."""
+
+    @call(Routes.put_secret)
+    def put_secret(
+        self,
+        name: str,
+        value: str,
+        *,
+        tasks: Sequence[str] | None = None,
+        origins: Sequence[str] | None = None,
+        note: str | None = None,
+    ) -> Secret:
+        """Create or replace a secret. Omitted restrictions are kept."""
+
+    @call(Routes.delete_secret)
+    def delete_secret(self, name: str) -> None:
+        """Delete a secret. Attempts that refer to it fail."""
 
     @call(Routes.own_tenant)
     def own_tenant(self) -> Tenant:

@@ -18,7 +18,7 @@ class AdvisoryLock(IntEnum):
     IDEMPOTENCY = 81  # hash of tenant, route and key: one request with an Idempotency-Key
     AUDIT_SEAL = 82  # 0: one process seals the audit
     QUOTA = 83  # tenant: one transaction counts against the quotas of a tenant
-    TENANT_ROOM = 84  # tenant: one transaction counts freezes, operations or webhook endpoints of a tenant
+    TENANT_ROOM = 84  # tenant: one transaction counts freezes, operations, secrets or webhook endpoints of a tenant
     API_KEYS = 86  # tenant: one transaction adds API keys to a tenant
     TASK_NAMES = 87  # tenant: one transaction counts the task names that a tenant has invented
     POOL = 88  # pool: one claim from a pool that has a concurrency limit or a rate

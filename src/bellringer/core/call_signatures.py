@@ -13,6 +13,7 @@ from typing import Any, Final, get_type_hints
 import msgspec
 
 from bellringer.core.payload import check_payload, decode, encode_arguments, to_plain
+from bellringer.core.secret_references import find_references
 from bellringer.errors import InvalidInput
 
 MAX_CACHED_FORMS: Final = 64
@@ -65,6 +66,8 @@ class Signature:
         given = (*zip(placed, args, strict=True), *zip(named, kwargs.values(), strict=True))
         if any(p.type is not None and (type(v) is not p.type or p.type not in _EXACT_TYPES) for p, v in given):
             stored = decode(data)  # the types apply to the stored form
+            if b'"$secret"' in data:  # the value of a reference is known only to the worker
+                placed, named = _without_types(placed, stored["args"]), _without_types(named, stored["kwargs"].values())
             self._typed(placed, named, stored["args"], stored["kwargs"])
         return data
 
@@ -151,6 +154,14 @@ class Signature:
 
     def _refusal(self, problem: str, *, pointer: str, code: str, hint: str = "") -> InvalidInput:
         return InvalidInput(f"{self.task} {problem}", hint=hint, pointer=pointer, code=code)
+
+
+def _without_types(parameters: Iterable[Parameter], values: Iterable[Any]) -> list[Parameter]:
+    """Returns the parameters; those whose argument contains a reference to a secret have no type."""
+    return [
+        Parameter(parameter.name) if any(True for _ in find_references(value)) else parameter
+        for parameter, value in zip(parameters, values, strict=True)
+    ]
 
 
 def read_signature(function: Callable[..., Any], task: str) -> Signature:

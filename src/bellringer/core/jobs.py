@@ -10,6 +10,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from bellringer.core.policies import After, AfterCompletion, Catchup, Delivery, Limit, Misfire, Overlap, check_limit
+from bellringer.core.redaction import check_paths
 from bellringer.core.retry_policy import Retry
 from bellringer.core.runs import Spec
 from bellringer.durations import format_duration
@@ -94,6 +95,7 @@ class Definition(JobFields):
     workflow: Mapping[str, Any] | None = None  # the graph document of a workflow
     graph: int | None = None  # the version number of the stored graph
     nodes: int = 0  # the number of nodes in the graph
+    redact: tuple[str, ...] = ()  # paths of values of the payload that are not shown
 
     def validate(self, now: datetime, known: Collection[Schedule] = ()) -> Definition:
         """Return the definition with its name normalized; raise InvalidInput if anything is wrong.
@@ -127,6 +129,8 @@ class Definition(JobFields):
         if self.after is not None:
             _check_after(self.after, self.name)
         check_pause_after_failures(self.pause_after_failures)
+        if self.redact:
+            check_paths(self.redact)
         if self.keep_result and self.task in BUILT_IN_TASKS:
             message = f"keep_result is for tasks that read ctx.last_result, not for {self.task}"
             raise InvalidInput(message, pointer="/keep_result", code="conflicting_fields")
@@ -182,6 +186,7 @@ class Definition(JobFields):
             delivery=self.delivery,
             graph=self.graph,
             keep_result=self.keep_result,
+            redact=list(self.redact),
         )
 
 

@@ -47,6 +47,7 @@ class MessageKind:
     cause: Cause = Cause.SEND
     expires_in: timedelta | None = None
     graph: int | None = None  # of a workflow run: the version of its graph
+    redact: tuple[str, ...] = ()  # paths of values of the payload that are not shown
     options: str = field(init=False, repr=False)  # the fields of the spec that are not arguments, as JSON
 
     def __post_init__(self) -> None:
@@ -62,6 +63,7 @@ class MessageKind:
             delivery=self.delivery,
             expires_in=self.expires_in,
             graph=self.graph,
+            redact=self.redact,
         )
         try:
             definition.validate(EPOCH)

@@ -206,6 +206,7 @@ class Spec(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     expires_at: float | None = None  # set by a claim: seconds since 1970; no attempt begins at or after this time
     upstream: UpstreamRun | None = None  # the run of another job that this run follows
     trace: RunTrace | None = None  # the trace context of the caller
+    redact: list[str] = []  # paths of values that are not shown
 
     @property
     def is_incomplete(self) -> bool:

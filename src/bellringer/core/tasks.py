@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, cast, get_args
 from bellringer.core.call_signatures import Signature, read_signature
 from bellringer.core.jobs import DEFAULT_PRIORITY, PRIORITIES, check_name, pool_for
 from bellringer.core.policies import Delivery
+from bellringer.core.redaction import check_paths
 from bellringer.core.retry_policy import Retry
 from bellringer.durations import parse_duration
 from bellringer.errors import Conflict, InvalidInput
@@ -90,6 +91,7 @@ class Task:
     isolation: Isolation = "auto"
     tags: tuple[str, ...] = ()
     capture_output: bool = True
+    redact: tuple[str, ...] = ()
     wants_context: bool = False
     is_async: bool = False
     built_in: bool = False  # part of this package: never blocks and may use the worker's connections
@@ -118,6 +120,7 @@ class Task:
             "delivery": self.delivery.value if self.delivery is not Delivery.AT_LEAST_ONCE else None,
             "expires_in": self.expires_in.total_seconds() if self.expires_in else None,
             "keep_result": self.keep_result or None,
+            "redact": list(self.redact) or None,
         }
         return {name: value for name, value in chosen.items() if value is not None}
 
@@ -181,6 +184,7 @@ def make_task(
     isolation: Isolation = "auto",
     tags: Sequence[str] = (),
     capture_output: bool = True,
+    redact: Sequence[str] = (),
 ) -> Task:
     """Create a task from a function. Raises InvalidInput at import time if an option is wrong."""
     _check_function(function)
@@ -202,6 +206,7 @@ def make_task(
         isolation=cast("Isolation", _read_choice(isolation, get_args(Isolation), "isolation")),
         tags=_read_tags(tags),
         capture_output=_read_capture_output(capture_output),
+        redact=check_paths(redact),
         wants_context=signature.wants_context,
         is_async=_is_async(function),
         doc=_read_doc(function),

@@ -11,6 +11,7 @@ from uuid import UUID
 import msgspec
 
 from bellringer.core.jobs import HTTP_TASK, WORKFLOW_TASK, Definition
+from bellringer.core.redaction import redact_arguments, redact_document
 from bellringer.egress.targets import hide_target_secrets
 from bellringer.errors import InvalidInput
 from bellringer.store import revisions
@@ -59,8 +60,10 @@ async def load_drifts(store: Store, found: Sequence[JobRow], tenant_id: int) -> 
 def differing_fields(declared: Definition, current: Definition) -> list[DriftedField]:
     """Returns the fields that differ, with values as requests have them."""
     old, new = document(declared), document(current)
+    paths = [*declared.redact, *current.redact]
+    shown_old, shown_new = redact_definition(old, paths), redact_definition(new, paths)
     return [
-        DriftedField(name, old.get(name), new.get(name))
+        DriftedField(name, shown_old.get(name), shown_new.get(name))
         for name in {**old, **new}
         if name not in _NOT_COMPARED and old.get(name) != new.get(name)
     ]
@@ -74,6 +77,17 @@ def document(definition: Definition) -> Mapping[str, Any]:
     if definition.task == WORKFLOW_TASK:
         shown["workflow"] = {"version": definition.graph}
     return shown
+
+
+def redact_definition(shown: Mapping[str, Any], paths: Sequence[str]) -> Mapping[str, Any]:
+    """Returns a request document with the values at the paths hidden."""
+    if not paths:
+        return shown
+    args, kwargs = redact_arguments(shown.get("args") or (), shown.get("kwargs") or {}, paths)
+    hidden: dict[str, Any] = {"args": args, "kwargs": kwargs}
+    if isinstance(target := shown.get("http"), Mapping) and "body" in target:
+        hidden["http"] = {**target, "body": redact_document(target["body"], paths)}
+    return {**shown, **{name: value for name, value in hidden.items() if name in shown}}
 
 
 def shorten(value: Any) -> Any:

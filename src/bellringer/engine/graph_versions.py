@@ -218,6 +218,7 @@ async def _node_spec(
         kwargs=dict(node.kwargs) if node.signal is None else {"name": node.signal["signal"]},
         node=node.name,
         graph=await _inner_version(store, catalog, node, tenant_id),
+        redact=list(defaults.get("redact") or ()),
         **{name: value for name, value in terms.items() if value is not None},
     )
     document: Mapping[str, Any] = msgspec.to_builtins(spec)

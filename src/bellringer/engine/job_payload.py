@@ -106,6 +106,8 @@ def _encode_run_options(d: Definition) -> bytes:
     }
     if d.keep_result:
         options["keep_result"] = True
+    if d.redact:
+        options["redact"] = list(d.redact)
     return msgspec.json.encode(options if d.graph is None else {**options, "graph": d.graph})
 
 

@@ -54,6 +54,7 @@ class SendSpec:
     key: str | None = None  # a second send with this key within a day returns the first run
     cause: Cause = Cause.SEND
     expires_in: timedelta | None = None  # a run that has not started this long after its time is skipped
+    redact: tuple[str, ...] = ()  # paths of values of the payload that are not shown
 
     def kind(self) -> MessageKind:
         return MessageKind(
@@ -66,6 +67,7 @@ class SendSpec:
             delivery=self.delivery,
             cause=self.cause,
             expires_in=self.expires_in,
+            redact=self.redact,
         )
 
     def message(self) -> Message:

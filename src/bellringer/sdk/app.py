@@ -39,7 +39,7 @@ R = TypeVar("R")
 
 _TASK_OPTIONS: Final = (
     "capture_output", "delivery", "expected_duration", "expires_in", "heartbeat", "isolation", "keep_result", "name",
-    "pool", "priority", "retry", "tags", "timeout",
+    "pool", "priority", "redact", "retry", "tags", "timeout",
 )  # fmt: skip
 _WORKFLOW_OPTIONS: Final = ("max_parallel", "name", "pool", "priority", "tags", "timeout")
 _SCHEDULE_OPTIONS: Final = ("args", "expires_in", "kwargs", "name", "tags", *POLICIES)
@@ -167,6 +167,7 @@ class App:
         isolation: Isolation = "auto",
         tags: Sequence[str] = (),
         capture_output: bool = True,
+        redact: Sequence[str] = (),
     ) -> MakesTask: ...
     def task(self, function: Any = None, /, **options: Any) -> Any:
         """Turn a function into a task: `@app.task`, or `@app.task(pool="io", retry=5)`.

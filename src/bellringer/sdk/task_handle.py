@@ -202,6 +202,7 @@ class Prepared(Generic[P]):
                 retry=task.retry,
                 delivery=task.delivery,
                 expires_in=task.expires_in,
+                redact=task.redact,
             )
             if self.plain is None
             else self.plain.kind
@@ -322,6 +323,7 @@ def definition_of(task: Task, **of_job: Any) -> Definition:
         retry=task.retry,
         delivery=task.delivery,
         keep_result=task.keep_result,
+        redact=task.redact,
         tags=tags,
         expected_duration=task.expected_duration,
         routed=task.pool is None,

@@ -122,6 +122,7 @@ class JobRow(JobFields):
             retry=Retry.parse(spec.retry),
             delivery=Delivery(spec.delivery),
             keep_result=spec.keep_result,
+            redact=tuple(spec.redact),
             misfire=Misfire(self.misfire),
             overlap=Overlap(self.overlap),
             max_concurrency=self.cap,

@@ -22,6 +22,7 @@ from bellringer.core.jobs import (
     pool_for,
 )
 from bellringer.core.policies import After, Catchup, Delivery, Limit, Misfire, Overlap
+from bellringer.core.redaction import check_paths
 from bellringer.core.retry_policy import Retry
 from bellringer.durations import format_duration, parse_duration
 from bellringer.errors import InvalidInput
@@ -60,6 +61,7 @@ def to_definition(request: JobRequest, *, owner: str = "api") -> Definition:
         retry=g.take("/retry", lambda: retry_of(request.retry), Retry()),
         delivery=g.take("/delivery", lambda: delivery_of(request), Delivery.AT_LEAST_ONCE),
         keep_result=bool(request.keep_result),
+        redact=g.take("/redact", lambda: check_paths(request.redact or ()), ()),
         misfire=g.take("/misfire", lambda: word(Misfire, request.misfire, "misfire"), Misfire.FIRE_ONCE),
         catchup=g.take("/max_catchup", lambda: _catchup(request), Catchup()),
         overlap=g.take("/overlap", lambda: word(Overlap, request.overlap, "overlap"), Overlap.SKIP),
@@ -187,6 +189,7 @@ def definition_document(d: Definition) -> dict[str, Any]:
         "retry": d.retry.to_document(),
         "delivery": d.delivery.value,
         "keep_result": d.keep_result or None,
+        "redact": list(d.redact) or None,
         "misfire": d.misfire.value,
         **_catchup_document(d),
         "overlap": d.overlap.value,

@@ -35,6 +35,9 @@ class JobRequest(RequestModel, frozen=True):
 
     `after` starts the job, besides its schedules or without any, when a run of another job ends: {"job": name, "on":
     "success", "failure" or "any"}, or the name alone.
+
+    `redact` lists paths of arguments, results and progress whose values are shown as `***`, such as card.number or
+    items[].token. `{"$secret": name}` in the arguments stands for a secret, which the worker looks up.
     """
 
     name: str
@@ -73,6 +76,7 @@ class JobRequest(RequestModel, frozen=True):
     pause_after_failures: int | None = None
     after: str | dict[str, Any] | None = None
     region: str | None = None
+    redact: list[str] | None = None
 
 
 class JobGraph(ResponseModel, frozen=True):
@@ -165,6 +169,7 @@ class Job(ResponseModel, frozen=True):
     app: str | None = None
     app_version: str | None = None
     orphaned_at: datetime | None = None
+    redact: list[str] = field(default_factory=list)  # paths of values that are shown as ***
     drift: Drift | UnsetType = UNSET  # in `GET /jobs/{id}`, if there is one
     arguments_left_out: bool | UnsetType = UNSET  # true in lists, if the arguments are large
     http: dict[str, Any] | UnsetType = UNSET  # the target, if the task is http

@@ -84,6 +84,7 @@ from bellringer.wire.runs import (
     WaitRequest,
 )
 from bellringer.wire.schedules import DryRun, Forecast, ParsedSchedule, ParseRequest, Preview, PreviewRequest
+from bellringer.wire.secrets import Secret, SecretPage, SecretRequest
 from bellringer.wire.webhooks import (
     DeliveryPage,
     RotateRequest,
@@ -325,6 +326,10 @@ class Routes:
     replay_delivery = Route(
         "webhooks", "POST", "/deliveries/{id}/replay", WebhookDelivery, status=202, body=Empty, body_optional=True
     )
+    secrets = Route("secrets", "GET", "/secrets", SecretPage)
+    secret = Route("secrets", "GET", "/secrets/{name}", Secret)
+    put_secret = Route("secrets", "PUT", "/secrets/{name}", Secret, body=SecretRequest)
+    delete_secret = Route("secrets", "DELETE", "/secrets/{name}", NoneType, status=204)
     freezes = Route("freezes", "GET", "/freezes", FreezePage)
     create_freeze = Route("freezes", "POST", "/freezes", Freeze, status=201, body=FreezeRequest)
     freeze = Route("freezes", "GET", "/freezes/{id}", Freeze)

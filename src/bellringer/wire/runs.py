@@ -15,7 +15,7 @@ from bellringer.wire.problems import Fault
 class ExecuteRequest(RequestModel, frozen=True):
     """A task to run or a URL to call without a job: now, at an instant, or after a delay.
 
-    A run that has not started `expires_in` after its time is skipped.
+    A run that has not started `expires_in` after its time is skipped. `redact` lists paths of values that are not shown.
     """
 
     task: str | None = None
@@ -34,6 +34,7 @@ class ExecuteRequest(RequestModel, frozen=True):
     key: str | None = None
     expected_duration: str | int | float | None = None
     expires_in: str | int | float | None = None
+    redact: list[str] | None = None
 
 
 class BulkSendRequest(RequestModel, frozen=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -16,6 +16,7 @@ from bellringer.api.http.operation import CURSOR_PARAMETER, LIMIT_PARAMETER, Que
 from bellringer.api.http.request import BigInt, RequestContext, reply
 from bellringer.api.http.sse import counted_stream, stream
 from bellringer.api.http.verify_credentials import AuthenticationFailed, AuthFailureReason
+from bellringer.core.redaction import redact_arguments, redact_document
 from bellringer.core.runs import RunKey, decode_run_id
 from bellringer.egress.targets import hide_target_secrets
 from bellringer.errors import InvalidInput, NotFound
@@ -174,20 +175,31 @@ def _render_entry(entry: AuditRow) -> AuditEntry:
         name=entry.name,
         revision=entry.revision,
         changed=sorted(changed),
-        before=_hide_secrets(before),
-        after=_hide_secrets(after),
+        before=_hide_secrets(before, _hidden_paths(before, after)),
+        after=_hide_secrets(after, _hidden_paths(before, after)),
     )
 
 
-def _hide_secrets(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Returns a job's definition with its secrets hidden, as in other responses."""
+def _hidden_paths(*sides: Mapping[str, Any] | None) -> list[str]:
+    """Returns the `redact` paths of a job before and after a change."""
+    return [path for side in sides for path in ((side or {}).get("spec") or {}).get("redact") or ()]
+
+
+def _hide_secrets(values: Mapping[str, Any] | None, paths: Sequence[str]) -> dict[str, Any] | None:
+    """Returns a job's definition with its secrets and the values at the paths hidden, as in other responses."""
     if values is None:
         return None
     spec: Mapping[str, Any] = values.get("spec") or {}
-    kwargs = spec.get("kwargs")
-    if not isinstance(kwargs, Mapping) or not kwargs.keys() >= _TARGET:
+    kwargs = spec.get("kwargs") or {}
+    if isinstance(kwargs, Mapping) and kwargs.keys() >= _TARGET:
+        shown = hide_target_secrets(kwargs)
+        if paths and "body" in shown:
+            shown["body"] = redact_document(shown["body"], paths)
+        return {**values, "spec": {**spec, "kwargs": shown}}
+    if not paths:
         return dict(values)
-    return {**values, "spec": {**spec, "kwargs": hide_target_secrets(kwargs)}}
+    args, kwargs = redact_arguments(spec.get("args") or [], kwargs, paths)
+    return {**values, "spec": {**spec, "args": args, "kwargs": kwargs}}
 
 
 def _shorten_entry(entry: AuditRow) -> AuditEntry:

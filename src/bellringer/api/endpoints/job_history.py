@@ -125,12 +125,14 @@ def _render_revision(r: revisions.RevisionRow) -> dict[str, Any]:
 
 def _changes(before: jobs.JobRow, after: jobs.JobRow) -> list[FieldChange]:
     """Returns the fields that differ, as responses have them."""
-    old, new = (msgspec.to_builtins(documents.render_job(job)) for job in (before, after))
+    hidden = [*before.spec.redact, *after.spec.redact]
+    old, new = (msgspec.to_builtins(documents.render_job(job, also_hidden=hidden)) for job in (before, after))
     fields = [name for name in {**old, **new} if name not in _NOT_COMPARED]
+    differs = {"args": before.spec.args != after.spec.args, "kwargs": before.spec.kwargs != after.spec.kwargs}
     return [
         FieldChange(field=name, before=old.get(name), after=new.get(name))
         for name in fields
-        if old.get(name) != new.get(name)
+        if old.get(name) != new.get(name) or (hidden and "http" not in new and differs.get(name))
     ]
 
 

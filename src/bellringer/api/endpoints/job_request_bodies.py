@@ -13,6 +13,7 @@ from bellringer.api.http.request import RequestContext
 from bellringer.core.jobs import DEFAULT_PRIORITY, HTTP_TASK, MAX_RUN_AT_DISTANCE, Definition, pool_for
 from bellringer.core.messages import MessageKind
 from bellringer.core.policies import Delivery
+from bellringer.core.redaction import check_paths
 from bellringer.core.retry_policy import Retry
 from bellringer.engine import http_targets
 from bellringer.engine.drift import differing_fields
@@ -70,6 +71,7 @@ async def read_send(call: RequestContext, request: ExecuteRequest) -> SendSpec:
         delivery=g.take("/delivery", lambda: delivery_of(request), Delivery.AT_LEAST_ONCE),
         key=request.key,
         expires_in=expires_of(request, g),
+        redact=g.take("/redact", lambda: check_paths(request.redact or ()), ()),
     )
     g.done()
     return order

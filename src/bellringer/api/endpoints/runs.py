@@ -52,13 +52,13 @@ from bellringer.wire.definitions import (
 from bellringer.wire.models import Empty, RequestWarning
 from bellringer.wire.routes import PREFIX, Routes
 from bellringer.wire.runs import (
+    Attempt,
     Attempts,
     CancelRequest,
     ExecuteRequest,
     Line,
     Lines,
     ReplayRequest,
-    Result,
 )
 
 
@@ -197,22 +197,14 @@ async def result(call: RequestContext) -> Response:
         raise Conflict(
             f"the run is {stored.state}", hint=f"wait for its end at {PREFIX}/runs/{key.id}/wait", code="run_unfinished"
         )
-    return reply(
-        Result(
-            run_id=key.id,
-            state=stored.state.value,
-            finished_at=stored.finished_at,
-            result=stored.result,
-            error=stored.error,
-        )
-    )
+    return reply(documents.render_result(stored))
 
 
 @operation(Routes.attempts, role=Role.VIEWER)
 async def attempts(call: RequestContext) -> Response:
     """Lists the attempts of a run, the oldest first."""
     call.query()
-    return reply(Attempts(items=[documents.render_attempt(row) for row in await _attempts(call)]))
+    return reply(Attempts(items=await _attempts(call)))
 
 
 @operation(Routes.attempt, role=Role.VIEWER)
@@ -220,17 +212,18 @@ async def attempt(call: RequestContext) -> Response:
     """Returns one attempt by its number; 0 is an end without an attempt."""
     call.query()
     wanted = call.part("number")
-    for row in await _attempts(call):
-        if str(row.attempt) == wanted:
-            return reply(documents.render_attempt(row))
+    for found in await _attempts(call):
+        if str(found.attempt) == wanted:
+            return reply(found)
     raise NotFound("there is no such attempt")
 
 
-async def _attempts(call: RequestContext) -> Sequence[runs.AttemptRow]:
+async def _attempts(call: RequestContext) -> list[Attempt]:
     found = await runs.get_with_attempts(call.store, call.run_key(), call.tenant_id)
     if found is None:
         raise no_run()
-    return found.attempts
+    hidden = found.run.spec.redact if found.run.spec else ()
+    return [documents.render_attempt(row, hidden) for row in found.attempts]
 
 
 @operation(Routes.replay, role=Role.OPERATOR, fires=True, problems=(409,))

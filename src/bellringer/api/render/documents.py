@@ -13,6 +13,7 @@ from bellringer import tracing
 from bellringer.access import Caller, Role
 from bellringer.core.jobs import HTTP_TASK, WORKFLOW_TASK
 from bellringer.core.policies import Misfire
+from bellringer.core.redaction import PROGRESS_PATHS_FIELD, redact_arguments, redact_document
 from bellringer.core.retry_policy import Retry
 from bellringer.core.run_blocked_flags import Blocked
 from bellringer.core.run_traces import trace_id_of
@@ -30,7 +31,7 @@ from bellringer.wire.dead_letters import DeadLetter, LetterGroup
 from bellringer.wire.definitions import render_fields
 from bellringer.wire.jobs import Drift, DriftedField, Job, JobGraph, Pause
 from bellringer.wire.models import Count
-from bellringer.wire.runs import Attempt, Line, NodeOf, Run, RunItem, RunUpstream
+from bellringer.wire.runs import Attempt, Line, NodeOf, Result, Run, RunItem, RunUpstream
 from bellringer.wire.workers import WorkerInfo
 
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -43,17 +44,21 @@ _BLOCKED_REASONS: Final = (
 )
 
 
-def render_job(stored: jobs.JobRow, drift: drifts.Drift | None = None) -> Job:
+def render_job(stored: jobs.JobRow, drift: drifts.Drift | None = None, *, also_hidden: Sequence[str] = ()) -> Job:
+    """Renders a job. Values at its `redact` paths, and at the paths in `also_hidden`, are hidden."""
     spec = stored.spec
+    is_http = stored.task == HTTP_TASK
+    args, kwargs = _shown_arguments(spec, is_http=is_http, paths=[*spec.redact, *also_hidden])
     fire_all = stored.misfire == Misfire.FIRE_ALL
     return Job(
         **render_fields(stored),
         job_id=str(stored.job_id),
         name=stored.name,
         task=stored.task,
-        args=spec.args,
-        kwargs={} if stored.task == HTTP_TASK else spec.kwargs,
-        http=hide_target_secrets(spec.kwargs) if stored.task == HTTP_TASK else UNSET,
+        args=args,
+        kwargs={} if is_http else kwargs,
+        http=kwargs if is_http else UNSET,
+        redact=spec.redact,
         workflow=UNSET if spec.graph is None else JobGraph(version=spec.graph, nodes=stored.nodes),
         schedules=[to_document(s) for s in stored.schedules],
         description=_describe_start(stored),
@@ -85,6 +90,16 @@ def render_job(stored: jobs.JobRow, drift: drifts.Drift | None = None) -> Job:
         orphaned_at=stored.orphaned_at,
         drift=UNSET if drift is None else _drift(drift),
     )
+
+
+def _shown_arguments(spec: Spec, *, is_http: bool, paths: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
+    """Returns the arguments without hidden values. For an HTTP target, the paths apply to its body."""
+    if not is_http:
+        return redact_arguments(spec.args, spec.kwargs, paths) if paths else (spec.args, spec.kwargs)
+    shown = hide_target_secrets(spec.kwargs)
+    if paths and "body" in shown:
+        shown["body"] = redact_document(shown["body"], paths)
+    return spec.args, shown
 
 
 def _drift(found: drifts.Drift) -> Drift:
@@ -144,12 +159,13 @@ def render_run(
     if tries and stored.state is not State.RUNNING:
         values["worker_id"] = tries[-1].worker_id
     spec = stored.spec or Spec()
+    args, kwargs = _shown_arguments(spec, is_http=stored.task == HTTP_TASK, paths=spec.redact)
     return Run(
         **values,
-        args=spec.args,
-        kwargs=hide_target_secrets(spec.kwargs) if stored.task == HTTP_TASK else spec.kwargs,
-        result=stored.result,
-        attempts=[render_attempt(t) for t in tries],
+        args=args,
+        kwargs=kwargs,
+        result=redact_document(stored.result, spec.redact),
+        attempts=[render_attempt(t, spec.redact) for t in tries],
         replay_of=None if stored.of_slot is None else replace(stored.key, slot=stored.of_slot).id,
         replays=[replace(stored.key, slot=slot).id for slot in stored.replays],
         created=UNSET if created is None else created,
@@ -174,8 +190,29 @@ def node_of(placed: NodePlacement, spec: Spec | None = None) -> NodeOf:
     return NodeOf(run_id=placed.key.id, job_id=str(placed.top_job), job=placed.job, node=node)
 
 
-def render_attempt(stored: runs.AttemptRow) -> Attempt:
-    return Attempt(**asdict(stored))
+def render_attempt(stored: runs.AttemptRow, hidden: Sequence[str] = ()) -> Attempt:
+    """Renders an attempt; values of its result at the paths in `hidden` are hidden."""
+    return Attempt(**{**asdict(stored), "result": redact_document(stored.result, hidden)})
+
+
+def render_result(stored: runs.RunRow) -> Result:
+    return Result(
+        run_id=stored.key.id,
+        state=stored.state.value,
+        finished_at=stored.finished_at,
+        result=redact_document(stored.result, stored.spec.redact if stored.spec else ()),
+        error=stored.error,
+    )
+
+
+def _shown_progress(progress: Any) -> Any:
+    """Returns reported progress without hidden values. The worker stores the paths with the report."""
+    if not isinstance(progress, Mapping) or PROGRESS_PATHS_FIELD not in progress:
+        return progress
+    shown = {name: value for name, value in progress.items() if name != PROGRESS_PATHS_FIELD}
+    if "details" in shown:
+        shown["details"] = redact_document(shown["details"], progress[PROGRESS_PATHS_FIELD])
+    return shown
 
 
 def _run(stored: runs.RunRow) -> dict[str, Any]:
@@ -204,7 +241,7 @@ def _run(stored: runs.RunRow) -> dict[str, Any]:
         "pool": stored.pool,
         "priority": stored.priority,
         "worker_id": stored.worker_id,
-        "progress": stored.progress,
+        "progress": _shown_progress(stored.progress),
         "revision": stored.revision,
         "token": stored.token,
         "reason": stored.reason,

@@ -7,6 +7,7 @@ begin
   return p_most > case p_what
     when 'freeze' then (select count(*) from freezes where tenant_id = p_tenant and to_at > bellringer.now())
     when 'operation' then (select count(*) from operations where tenant_id = p_tenant and state = 'running')
+    when 'secret' then (select count(*) from named_secrets where tenant_id = p_tenant)
     when 'webhook endpoint' then (select count(*) from webhook_endpoints where tenant_id = p_tenant) end;
 end $$;
 
