@@ -17,6 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from bellringer.codecs import PayloadCodec
     from bellringer.core.messages import Message
     from bellringer.core.retry_policy import Retry
     from bellringer.core.tasks import Discard, Snooze
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from bellringer.sdk.composition import chain, group
     from bellringer.sdk.handles import JobHandle, RunHandle
     from bellringer.sdk.policies import after
+    from bellringer.sdk.secrets import secret
     from bellringer.sdk.task_handle import TaskHandle
     from bellringer.sdk.workflow_values import RUN_AT, RUN_DATE, RUN_ID
     from bellringer.sdk.workflows import Workflow, WorkflowHandle
@@ -61,6 +63,7 @@ __all__ = [
     "JobHandle",
     "Message",
     "NotFound",
+    "PayloadCodec",
     "PayloadTooLarge",
     "Retry",
     "RunFailed",
@@ -79,6 +82,7 @@ __all__ = [
     "every",
     "group",
     "rrule",
+    "secret",
 ]
 
 _MODULES: Final = {
@@ -90,6 +94,7 @@ _MODULES: Final = {
     "Discard": "core.tasks",
     "JobHandle": "sdk.handles",
     "Message": "core.messages",
+    "PayloadCodec": "codecs",
     "Retry": "core.retry_policy",
     "RunHandle": "sdk.handles",
     "Snooze": "core.tasks",
@@ -104,6 +109,7 @@ _MODULES: Final = {
     "delay": "schedule",
     "every": "schedule",
     "rrule": "schedule",
+    "secret": "sdk.secrets",
 }
 
 

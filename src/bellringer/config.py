@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from bellringer.core.secret_references import SECRET_VARIABLE_PREFIX, parse_source
 from bellringer.durations import format_duration, parse_duration
 from bellringer.errors import ConfigError, InvalidInput
 
@@ -102,6 +103,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     capture_level: Literal["debug", "info", "warning", "error"] = "info"  # lowest level of `logging` that is stored
     echo_output: bool = True  # also write captured output to the worker's own log
     secret_keys: tuple[str, ...] = ()  # id:base64, newest first; the first key encrypts, all keys decrypt
+    secret_sources: tuple[str, ...] = ("store",)  # where workers look up secrets: store, env:PREFIX, file:FOLDER
+    payload_codec: str | None = None  # module:object that encrypts payloads, such as bellringer.codecs:aesgcm
+    payload_keys: tuple[str, ...] = ()  # id:base64, newest first; the first key encrypts, all keys decrypt
     egress_allow: tuple[str, ...] = ()  # private networks that HTTP targets may call, such as 10.1.0.0/16
     http_slots: int = 20  # maximum concurrent calls of HTTP targets per server; 0: none
     auth: Literal["required", "none"] | None = None  # none: requests from this machine need no credentials
@@ -135,9 +139,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 _FIELDS: Final = tuple(field.name for field in msgspec.structs.fields(Config))
-_SECRETS: Final = frozenset({"secret_keys", "root_key", "jwt_secret", "key"})
+_SECRETS: Final = frozenset({"secret_keys", "payload_keys", "root_key", "jwt_secret", "key"})
 # Comma-separated in environment variables and flags.
-_LISTS: Final = frozenset({"secret_keys", "egress_allow", "trusted_proxies"})
+_LISTS: Final = frozenset({"secret_keys", "secret_sources", "payload_keys", "egress_allow", "trusted_proxies"})
 # Matches passwords in URLs (user:password@host, ?password=…) and in key=value connection strings.
 _PASSWORD: Final = re.compile(r"(://[^/?#@:]*:)\S*(?=@)|((?i:password|secret|token|pem|key)=)(?:'[^']*'|[^&\s]+)")
 _DURATIONS: Final = frozenset(field.name for field in msgspec.structs.fields(Config) if field.type is timedelta)
@@ -233,7 +237,8 @@ def _read_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any, st
             name, value = name.removesuffix(FILE_SUFFIX), read_value_file(variable, value)
         if name not in _FIELDS:
             # Other programs may use the same prefix, so only names that look like typing errors are refused.
-            if near := get_close_matches(name, _FIELDS, n=1, cutoff=0.75):
+            cutoff = 0.9 if variable.startswith(SECRET_VARIABLE_PREFIX) else 0.75  # secrets have names of any kind
+            if near := get_close_matches(name, _FIELDS, n=1, cutoff=cutoff):
                 hint = f"did you mean {ENVIRONMENT_PREFIX}{near[0].upper()}?"
                 raise ConfigError(f"the environment contains the unknown setting {variable}", hint=hint)
             continue
@@ -294,6 +299,8 @@ def _validate(config: Config, sources: Mapping[str, str]) -> Config:
         raise refuse("lead", f"is {format_duration(config.lead)}", f"at most {format_duration(MAX_LEAD)}")
     if config.lease < MIN_LEASE:
         raise refuse("lease", f"is {format_duration(config.lease)}", f"at least {format_duration(MIN_LEASE)}")
+    for source in config.secret_sources:
+        parse_source(source)
     return _validate_isolation(_validate_auth(config))
 
 

@@ -19,10 +19,12 @@ import msgspec
 from bellringer import telemetry, tracing
 from bellringer.backend_factory import create_broker, create_cache, create_lease_keeper, create_time_index
 from bellringer.clock import Clock, SystemClock
+from bellringer.codecs import load_codec
 from bellringer.config import Config, DescribedSetting, load_config
 from bellringer.core.background_loops import run_every
 from bellringer.core.jobs import HTTP_TASK
 from bellringer.core.loop_progress import check_health, loop_role, loops_of_process, write_shared
+from bellringer.egress.secret_box import parse_secret_keys
 from bellringer.egress.settings import Egress
 from bellringer.engine.prune import Retention
 from bellringer.engine.tick import TickLimits
@@ -51,6 +53,7 @@ from bellringer.telemetry import log
 from bellringer.worker.app_loader import LoadedApp
 from bellringer.worker.lanes.processes import IsolationSettings
 from bellringer.worker.output.echo import CaptureSettings, Echo, echo_to_log
+from bellringer.worker.secret_sources import variable_prefixes
 from bellringer.worker.service import Observer, Worker, WorkerSettings
 from bellringer.worker.work_source import BrokerSource
 
@@ -184,6 +187,7 @@ async def _create_api(
         settings=[Setting(**setting._asdict()) for setting in settings],
         unknown_tasks=config.unknown_tasks,
         idempotency_keys=config.idempotency_keys,
+        payload_codec=load_codec(config.payload_codec, config.payload_keys),
     )
 
 
@@ -288,8 +292,12 @@ def _worker_settings(config: Config) -> WorkerSettings:
             shared=config.isolated_sharing,
             with_dsn=config.isolated_dsn,
             memory=config.isolated_memory << 20,
+            secret_prefixes=variable_prefixes(config.secret_sources),
         ),
         capture=CaptureSettings(level=config.capture_level) if config.capture_output else None,
+        secret_sources=config.secret_sources,
+        secret_box=parse_secret_keys(config.secret_keys),
+        codec=load_codec(config.payload_codec, config.payload_keys),
     )
 
 
@@ -417,6 +425,8 @@ def _create_http_worker(config: Config, store: Store, egress: Egress) -> Worker:
         version=version(),
         grace=min(config.grace, timedelta(seconds=REQUEST_DRAIN_SECONDS)),
         processes=0,
+        secret_sources=config.secret_sources,
+        secret_box=egress.box,
     )
     return Worker(store, http_registry(store, egress, clock), clock, settings)
 

@@ -31,6 +31,7 @@ from bellringer.api.http.read_cache import REVIVING_TAGS, ReadCache
 from bellringer.api.http.request import AppState, RequestContext, reply
 from bellringer.api.http.sse import OpenStreams
 from bellringer.clock import Clock
+from bellringer.codecs import PayloadCodec
 from bellringer.core.broker import QueueDepths
 from bellringer.core.cache import Cache, ProcessCache
 from bellringer.egress.settings import Egress
@@ -82,6 +83,7 @@ def create_app(
     settings: Sequence[Setting] = (),
     unknown_tasks: UnknownTasks = "warn",
     idempotency_keys: int = BLOCKS_PER_TENANT,
+    payload_codec: PayloadCodec | None = None,
 ) -> Api:
     """Builds the API. `ready` returns whether the rest of the process has started. Without an authenticator, no
     credentials are required; without `keyed_reads`, reads by key use the pool for tenants.
@@ -108,6 +110,7 @@ def create_app(
         streams=OpenStreams(cache),
         queue_depths=queue_depths,
         settings=settings,
+        payload_codec=payload_codec,
     )
     authenticator = authenticator or Authenticator(store, catalog, AuthSettings(open_to="anyone"), clock, cache)
     gauges = metrics.Gauges(service)

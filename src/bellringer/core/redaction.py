@@ -17,7 +17,9 @@ from urllib.parse import quote
 from bellringer.errors import InvalidInput
 
 MASK: Final = "***"
-PROGRESS_PATHS_FIELD: Final = "redact"  # of a stored report of progress: lists of runs have no other access to the paths
+PROGRESS_PATHS_FIELD: Final = (
+    "redact"  # of a stored report of progress: lists of runs have no other access to the paths
+)
 MIN_TEXT_LENGTH: Final = 4  # shorter values are not replaced in text: they would hide ordinary words and numbers
 MIN_LINE_LENGTH: Final = 8  # of a line of a secret with several lines
 MAX_PATHS: Final = 50
@@ -217,9 +219,9 @@ def _restored(value: Any, stored: Any, steps: tuple[Step, ...]) -> Any:
             for name, inner in value.items()
         }
     if not isinstance(step, str) and isinstance(value, list):
-        before = stored if isinstance(stored, list) and len(stored) == len(value) else [None] * len(value)
+        items = stored if isinstance(stored, list) and len(stored) == len(value) else [None] * len(value)
         return [
-            _restored(inner, before[place], following) if step in (None, place) else inner
+            _restored(inner, items[place], following) if step in (None, place) else inner
             for place, inner in enumerate(value)
         ]
     return value

@@ -11,13 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bellringer.errors import InvalidInput
+from bellringer.errors import ConfigError, InvalidInput
 
 SECRET_FIELD: Final = "$secret"  # noqa: S105 - a field's name
 LITERAL_FIELD: Final = "$literal"
 MARKER_PREFIX: Final = '"$'  # encoded arguments without this text contain no marker of any kind
 MAX_SECRET_NAME_LENGTH: Final = 128
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+# No other variables of this program can be secrets of runs.
+SECRET_VARIABLE_PREFIX: Final = "BELLRINGER_SECRET_"  # noqa: S105 - a prefix of names
+_SETTING_PREFIX: Final = "BELLRINGER_"
+_SOURCE: Final = re.compile(r"(env|file)(?:@([^:]+))?:(.+)", re.DOTALL)
 _REFERENCE_FIELDS: Final = frozenset({"name", "prefix"})
 
 
@@ -110,3 +114,21 @@ def has_reference(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 
 def _is_literal(value: Mapping[str, Any]) -> bool:
     return len(value) == 1 and LITERAL_FIELD in value
+
+
+def parse_source(text: str) -> tuple[str, str | None, str]:
+    """Returns kind, tenant and place of an entry of `secret_sources`. Raises ConfigError.
+
+    The place of `env` is a prefix of variables. It must not cover the settings of this program.
+    """
+    if text == "store":
+        return "store", None, ""
+    if (found := _SOURCE.fullmatch(text)) is None:
+        hint = "use store, env:PREFIX or file:FOLDER"
+        raise ConfigError(f"secret_sources cannot contain {text!r}", hint=hint)
+    kind, tenant, place = found.groups()
+    covers_settings = _SETTING_PREFIX.startswith(place) or place.startswith(_SETTING_PREFIX)
+    if kind == "env" and covers_settings and not place.startswith(SECRET_VARIABLE_PREFIX):
+        hint = f"use a prefix of your own, or {SECRET_VARIABLE_PREFIX}"
+        raise ConfigError(f"secret_sources cannot contain {text!r}: the settings would be secrets too", hint=hint)
+    return kind, tenant, place

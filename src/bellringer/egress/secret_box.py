@@ -74,6 +74,11 @@ class SecretBox:
                 f"the secret {secret_id} cannot be decrypted for this tenant", hint="set the secret again"
             ) from None
 
+    def reseal(self, sealed: Sealed, *, tenant_id: int, secret_id: str) -> Sealed:
+        """Encrypts a stored secret with the newest key. Raises Unsealable."""
+        secret = self.open(sealed, tenant_id=tenant_id, secret_id=secret_id)
+        return self.seal(secret, tenant_id=tenant_id, secret_id=secret_id)
+
 
 def parse_secret_keys(written: Sequence[str]) -> SecretBox | None:
     """Parses the setting secret_keys (`id:base64`, newest first). None if it is empty. Raises ConfigError."""

@@ -1,10 +1,11 @@
 """Secrets in the URL, the headers and the body of an HTTP target: found, encrypted for storage, hidden in responses.
 
 A caller marks a value as a secret with `{"$secret": value}`; values whose field names look secret are treated the
-same. The database holds `{"$sealed": text}`, and responses show `{"$secret": {"set": true}}`; a client that sends
-that mark back keeps the stored value. A URL that contains secrets is shown with `***` in their place, and the whole
-URL is stored encrypted in `sealed_url`. Every ciphertext is bound to the tenant and to the origin of the URL, so a
-user who may change a job can neither read its secrets nor have them sent to another host.
+same. `{"$secret": {"name": …}}` refers to a named secret, which the worker looks up, and is stored as it is. The
+database holds `{"$sealed": text}`, and responses show `{"$secret": {"set": true}}`; a client that sends that mark back
+keeps the stored value. A URL that contains secrets is shown with `***` in their place, and the whole URL is stored
+encrypted in `sealed_url`. Every ciphertext is bound to the tenant and to the origin of the URL, so a user who may
+change a job can neither read its secrets nor have them sent to another host.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from bellringer.core.secret_references import SECRET_FIELD, parse_reference
 from bellringer.egress.secret_box import Sealed, SecretBox, Unsealable
 from bellringer.egress.settings import Egress
 from bellringer.egress.urls import origin_of, parse_url
@@ -40,6 +42,7 @@ class TargetSecrets:
     _whole_url: bool = False
     _headers: set[str] = field(default_factory=set)  # names of headers marked as secret
     _body: set[str] = field(default_factory=set)  # pointers of secrets in the body
+    _references: dict[str, Any] = field(default_factory=dict)  # headers whose value is a reference to a named secret
 
     def decrypt(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the document with plain values, as it would be sent."""
@@ -47,6 +50,8 @@ class TargetSecrets:
         plain["url"] = self._open_url(document.get("url"), document.get("sealed_url"))
         headers, body = plain.get("headers"), plain.get("body")
         if isinstance(headers, Mapping) and any(isinstance(value, Mapping) for value in headers.values()):
+            self._references = {name.lower(): value for name, value in headers.items() if is_reference(value)}
+            headers = {name: value for name, value in headers.items() if not is_reference(value)}
             origin = self._origin(plain["url"])  # other errors are found when the headers are validated
             plain["headers"] = {name: self._open_header(name, value, origin) for name, value in headers.items()}
         if isinstance(body, Mapping | list):
@@ -61,6 +66,7 @@ class TargetSecrets:
         """
         origin = origin_of(url)
         stored = {**document, "headers": self._sealed_headers(document.get("headers") or {}, origin)}
+        stored["headers"] |= self._references
         stored["url"] = mask_url(url, origin, whole=self._whole_url)
         if stored["url"] != url:
             stored["sealed_url"] = self._sealed_url(url, origin)
@@ -220,7 +226,6 @@ def open_target(egress: Egress, stored: Mapping[str, Any], *, tenant_id: int) ->
 
 
 URL_MASK: Final = "***"
-SECRET_FIELD: Final = "$secret"  # noqa: S105 - a field's name
 SEALED_FIELD: Final = "$sealed"
 IS_SET: Final[Mapping[str, Any]] = {"set": True}
 _NAME_WORDS: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
@@ -255,6 +260,8 @@ def resolve_marks(
 
     `resolve` returns the value of a mark that has none.
     """
+    if is_reference(node):
+        return node, set()
     if isinstance(node, Mapping):
         if _is_mark(node):
             given = node.get(SECRET_FIELD, IS_SET)
@@ -274,6 +281,8 @@ def seal_body(node: Any, marked: set[str], seal: Callable[[str, Any], Any], poin
     """Returns the stored form of the body: values at the marked pointers, and text under a secret name, are
     encrypted.
     """
+    if is_reference(node):
+        return node
     is_secret = is_secret_name(name)
     if pointer in marked or (is_secret and isinstance(node, str) and node):
         return seal(pointer, node)
@@ -310,6 +319,11 @@ def get_at_pointer(body: Any, pointer: str) -> Any:
         else:
             return None
     return body
+
+
+def is_reference(value: object) -> bool:
+    """Whether a value refers to a named secret, which the worker looks up: `{"$secret": {"name": …}}`."""
+    return parse_reference(value, short=False) is not None
 
 
 def _is_mark(node: Mapping[str, Any]) -> bool:
@@ -352,7 +366,11 @@ def open_header(box: SecretBox, name: str, stored: Mapping[str, Any], *, tenant_
 def hide_credentials(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the headers for a response: of a credential it only shows that there is one."""
     return {
-        name: {"set": True} if isinstance(value, Mapping) or is_credential(name.lower()) else value
+        name: value
+        if is_reference(value)
+        else {"set": True}
+        if isinstance(value, Mapping) or is_credential(name.lower())
+        else value
         for name, value in stored.items()
     }
 

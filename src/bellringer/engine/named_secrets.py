@@ -64,7 +64,7 @@ def _check(spec: SecretSpec) -> None:
     if len(spec.value) < MIN_TEXT_LENGTH:  # it could not be removed from logs and errors
         message = f"the value of a secret has at least {MIN_TEXT_LENGTH} characters"
         raise InvalidInput(message, pointer="/value", code="limit")
-    if "\0" in spec.value or not spec.value.isascii() and _has_surrogates(spec.value):
+    if "\0" in spec.value or (not spec.value.isascii() and _has_surrogates(spec.value)):
         raise InvalidInput("the value must be text without NUL characters", pointer="/value", code="encoding")
     for name, given in (("tasks", spec.tasks), ("origins", spec.origins)):
         if len(given) > MAX_RESTRICTIONS:
@@ -131,9 +131,8 @@ async def _rotate_named(store: Store, box: SecretBox, done: KeyRotation) -> None
     position = rows.START
     while batch := await rows.outdated(store, box.newest, position, ROTATION_BATCH_ROWS):
         for tenant_id, name, key_id, data in batch:
-            place = {"tenant_id": tenant_id, "secret_id": sealed_id(name)}
             try:
-                sealed = box.seal(box.open(Sealed(key_id, data), **place), **place)
+                sealed = box.reseal(Sealed(key_id, data), tenant_id=tenant_id, secret_id=sealed_id(name))
             except Unsealable as error:
                 done.failed.append(f"secret {name} of tenant {tenant_id}: {error.message}")
                 continue
@@ -155,10 +154,10 @@ async def _rotate_target_secrets(store: Store, box: SecretBox, done: KeyRotation
 
 
 def _resealed(box: SecretBox, row: TargetSecretRow) -> TargetSecretRow:
-    place = {"tenant_id": row.tenant_id, "secret_id": row.secret_id}
-    current = box.seal(box.open(Sealed(row.key_id, row.sealed), **place), **place)
+    current = box.reseal(Sealed(row.key_id, row.sealed), tenant_id=row.tenant_id, secret_id=row.secret_id)
     fresh = replace(row, key_id=current.key_id, sealed=current.data)
     if row.previous_key_id is None or row.previous is None:
         return fresh
-    previous = box.seal(box.open(Sealed(row.previous_key_id, row.previous), **place), **place)
+    sealed = Sealed(row.previous_key_id, row.previous)
+    previous = box.reseal(sealed, tenant_id=row.tenant_id, secret_id=row.secret_id)
     return replace(fresh, previous_key_id=previous.key_id, previous=previous.data)

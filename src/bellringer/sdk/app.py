@@ -31,6 +31,7 @@ from bellringer.sdk.workflows import Declares, WorkflowHandle
 from bellringer.worker.context import Context
 
 if TYPE_CHECKING:
+    from bellringer.codecs import PayloadCodec
     from bellringer.engine.declare import AppDeclaration
     from bellringer.sdk.service import Service
 
@@ -91,6 +92,9 @@ class App:
     that starts again does not undo what a newer version declared. By default it is BELLRINGER_APP_VERSION, or the
     version of the installed package. `orphans` (keep, pause or delete) says what happens to jobs that the code no
     longer declares. Both need a name; without one, the app is named after its module.
+
+    `payload_codec` encrypts arguments before they are stored. By default it is the one that BELLRINGER_PAYLOAD_CODEC
+    names, with the keys in BELLRINGER_PAYLOAD_KEYS.
     """
 
     def __init__(
@@ -101,6 +105,7 @@ class App:
         name: str | None = None,
         version: str | None = None,
         orphans: OrphanPolicy | str = OrphanPolicy.KEEP,
+        payload_codec: PayloadCodec | None = None,
     ) -> None:
         self._module = module_of(sys._getframe(1))  # noqa: SLF001 - as logging and warnings do
         self._version = None if version is None else check_version(version)
@@ -113,7 +118,9 @@ class App:
                 f"{option} needs a name of the app", hint=hint, pointer="/name", code="conflicting_fields"
             )
         self.registry = Registry()
-        self.connection = ServiceConnection(dsn, tenant=tenant, name=check_name(name or self._module, what="app name"))
+        self.connection = ServiceConnection(
+            dsn, tenant=tenant, name=check_name(name or self._module, what="app name"), codec=payload_codec
+        )
         self.jobs = Jobs(self.connection, self.registry, lambda: [d.name for d in self.definitions()])
         self.runs = Runs(self.connection)
         self.is_superseded = False  # the last declaration was refused: a newer version of the app is current
@@ -133,6 +140,11 @@ class App:
     @property
     def name(self) -> str:
         return self.connection.name
+
+    @property
+    def codec(self) -> PayloadCodec | None:
+        """The codec that encrypts payloads; None if there is none."""
+        return self.connection.codec
 
     @cached_property
     def version(self) -> str:

@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakSet
@@ -19,6 +19,7 @@ from bellringer.errors import ConfigError
 from bellringer.sdk.sync_bridge import BlockingPortal, refuse_to_block
 
 if TYPE_CHECKING:
+    from bellringer.codecs import PayloadCodec
     from bellringer.sdk.service import Service
 
 T = TypeVar("T")
@@ -27,6 +28,8 @@ ServiceCall = Callable[["Service"], Coroutine[Any, Any, T]]
 
 DSN_VARIABLE: Final = "BELLRINGER_DSN"
 DSN_FILE_VARIABLE: Final = "BELLRINGER_DSN_FILE"
+CODEC_VARIABLE: Final = "BELLRINGER_PAYLOAD_CODEC"
+CODEC_KEYS_VARIABLE: Final = "BELLRINGER_PAYLOAD_KEYS"
 CLOSE_TIMEOUT_SECONDS: Final = 5.0
 
 
@@ -37,10 +40,11 @@ class ServiceConnection:
     a send. Blocking callers share the loop of a background thread.
     """
 
-    def __init__(self, dsn: str | None, *, tenant: str, name: str) -> None:
+    def __init__(self, dsn: str | None, *, tenant: str, name: str, codec: PayloadCodec | None = None) -> None:
         self.tenant = tenant
         self.name = name
         self._dsn = dsn
+        self._codec = codec
         self._portal = BlockingPortal()
         self._services: dict[asyncio.AbstractEventLoop, _LoopService] = {}
         self._inherited: list[object] = []
@@ -59,6 +63,18 @@ class ServiceConnection:
         if dev is None:
             raise ConfigError("no database is configured", hint=f"run `bellringer dev`, or set {DSN_VARIABLE}")
         return dev.dsn
+
+    @cached_property
+    def codec(self) -> PayloadCodec | None:
+        """The codec that encrypts payloads: the given one, or that of BELLRINGER_PAYLOAD_CODEC."""
+        if self._codec is not None:
+            return self._codec
+        if not (setting := os.environ.get(CODEC_VARIABLE)):
+            return None
+        from bellringer.codecs import load_codec  # noqa: PLC0415 - only if it is needed
+
+        keys = [part.strip() for part in os.environ.get(CODEC_KEYS_VARIABLE, "").split(",") if part.strip()]
+        return load_codec(setting, keys)
 
     def run(self, act: ServiceCall[T], *, instead: str) -> T:
         return self._portal.run(partial(self.call, act), instead=instead)
@@ -137,7 +153,7 @@ class ServiceConnection:
         from bellringer.sdk.service import Service  # noqa: PLC0415 - a slow import
 
         loop = asyncio.get_running_loop()
-        service = await Service.open(self.dsn, tenant=self.tenant, who=self.name)
+        service = await Service.open(self.dsn, tenant=self.tenant, who=self.name, codec=self.codec)
         if (of_loop := self._services.get(loop)) is not None:
             of_loop.guard = self._close_with_loop(loop, service)
             await anext(of_loop.guard)

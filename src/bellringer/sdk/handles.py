@@ -338,14 +338,12 @@ class Runs:
         seconds = _seconds(timeout)
 
         async def wait(service: Service) -> list[Any]:
-            from bellringer.sdk.service import result_of  # noqa: PLC0415 - a slow import
-
             ended = await service.ended_of([run.key for run in given], seconds, wait_for_all=True)
             by_key = {row.key: row for row in ended}
             results: list[Any] = []
             for run in given:
                 try:
-                    results.append(result_of(by_key[run.key]))
+                    results.append(service.result_of(by_key[run.key]))
                 except RunFailed as error:
                     if not return_exceptions:
                         raise

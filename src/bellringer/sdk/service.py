@@ -15,6 +15,7 @@ from uuid_utils.compat import uuid7
 
 from bellringer import tracing
 from bellringer.clock import SystemClock
+from bellringer.codecs import PayloadCodec
 from bellringer.core.apps import AppVersion
 from bellringer.core.jobs import Definition
 from bellringer.core.messages import Message, MessageKind
@@ -29,6 +30,7 @@ from bellringer.engine.known_tasks import KnownTasks
 from bellringer.engine.send import BulkSend, SendOutcome, WorkflowSend
 from bellringer.errors import Conflict, InvalidInput, NotFound, RunFailed
 from bellringer.sdk.declaration_log import MAX_LOGGED_NAMES, log_declaration
+from bellringer.sdk.payload_edge import PayloadEdge
 from bellringer.sdk.records import NodeState
 from bellringer.store import apps, jobs, run_lists, runs, workflows
 from bellringer.store.connection_pool import UNREACHABLE_ERRORS, Store
@@ -52,7 +54,10 @@ SEND_RETRY_SECONDS: Final = (0.1, 0.3, 1.0, 2.0)  # delays between retries while
 class Service:
     """The operations of one tenant on an open database."""
 
-    def __init__(self, store: Store, catalog: Catalog, tenant_id: int, who: str) -> None:
+    def __init__(
+        self, store: Store, catalog: Catalog, tenant_id: int, who: str, edge: PayloadEdge | None = None
+    ) -> None:
+        self._edge = edge
         self._store = store
         self._catalog = catalog
         self._tenant_id = tenant_id
@@ -64,14 +69,15 @@ class Service:
         self._superseded_by: str | None = None
 
     @classmethod
-    async def open(cls, dsn: str, *, tenant: str, who: str) -> Service:
+    async def open(cls, dsn: str, *, tenant: str, who: str, codec: PayloadCodec | None = None) -> Service:
         tracing.enable_from_environment(who)
         store = await Store.open(dsn, name=who)
         try:
             async with store.pool.acquire() as connection:
                 await require_current(connection)
             catalog = Catalog(store)
-            return cls(store, catalog, await catalog.tenant_id(tenant), who)
+            edge = None if codec is None else PayloadEdge(codec, tenant)
+            return cls(store, catalog, await catalog.tenant_id(tenant), who, edge)
         except BaseException:
             await store.close()
             raise
@@ -94,6 +100,8 @@ class Service:
     # Runs
 
     async def send(self, message: Message) -> SendResult:
+        if self._edge is not None:
+            message = self._edge.message(message)
         sent = await self._send(message)
         if sent.created:
             await self._warn(message.kind)
@@ -103,6 +111,9 @@ class Service:
         self, items: Iterable[tuple[int, Message | InvalidInput]], *, atomic: bool
     ) -> list[SendOutcome]:
         """Send many messages; see `BulkSend`."""
+        if self._edge is not None:
+            edge = self._edge
+            items = ((index, edge.message(item) if isinstance(item, Message) else item) for index, item in items)
         bulk = BulkSend(self._catalog, items, tenant_id=self._tenant_id, atomic=atomic)
         notify = self._wakeups.may_notify()
         sent = await self._repeat(lambda repeated: bulk.write(self._store, repeated=repeated, notify=notify))
@@ -145,6 +156,8 @@ class Service:
         return sent
 
     async def send_workflow(self, request: WorkflowSend) -> SendResult:
+        if self._edge is not None:
+            request = self._edge.workflow(request)
         job_id, notify = uuid7(), self._wakeups.may_notify()
         sent = await self._repeat(
             lambda repeated: sending.send_workflow(
@@ -222,7 +235,12 @@ class Service:
         return lasting
 
     async def result(self, key: RunKey, timeout: float | None) -> Any:
-        return result_of(await self.end(key, timeout))
+        return self.result_of(await self.end(key, timeout))
+
+    def result_of(self, run: RunRow) -> Any:
+        """The decrypted result of an ended run. Raises RunFailed if it did not succeed."""
+        result = result_of(run)
+        return result if self._edge is None else self._edge.result(result)
 
     async def cancel(self, key: RunKey, reason: str) -> State:
         state = await commands.cancel(self._store, key, tenant_id=self._tenant_id, reason=reason)
@@ -272,6 +290,8 @@ class Service:
 
     async def declare(self, app: AppVersion, definitions: Sequence[Definition], tasks: Sequence[str]) -> AppDeclaration:
         """Apply the declaration of an app, and log jobs that its code no longer declares; see `declare_app`."""
+        if self._edge is not None:
+            definitions = [self._edge.definition(definition) for definition in definitions]
         done = await declare_app(self._store, self._catalog, app, definitions, tasks, tenant_id=self._tenant_id)
         if done.changed or done.resumed:
             await self._wakeups.send(COHORTS_CHANNEL)
@@ -286,6 +306,8 @@ class Service:
         return done
 
     async def schedule(self, definition: Definition) -> None:
+        if self._edge is not None:
+            definition = self._edge.definition(definition)
         changed = await register.declare(
             self._store, self._catalog, [definition], tenant_id=self._tenant_id, who=self._who
         )
@@ -344,8 +366,12 @@ class Service:
         if kwargs:
             job = await self.job(job_id)
             task = registry.get(job.task)
-            merged = {**job.spec.kwargs, **kwargs}
-            stored = task.bind(job.spec.args, merged)[1] if task else merged
+            args, merged = job.spec.args, {**job.spec.kwargs, **kwargs}
+            if self._edge is not None:
+                args, merged = self._edge.result(args), self._edge.result(merged)
+            stored = task.bind(args, merged)[1] if task else merged
+            if self._edge is not None:
+                stored = self._edge.arguments(stored, job.task)
         key = await sending.trigger(self._store, job_id, tenant_id=self._tenant_id, kwargs=stored)
         await self._wakeups.send(WORK_CHANNEL)
         await self._invalidate()

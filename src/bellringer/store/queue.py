@@ -12,6 +12,7 @@ import msgspec
 
 from bellringer.core.policies import Delivery
 from bellringer.core.runs import Ending, RunKey, SettleDecision, Spec, State
+from bellringer.core.secret_references import MARKER_PREFIX
 from bellringer.store.connection_pool import Store
 from bellringer.store.queries import load
 
@@ -39,6 +40,7 @@ class ClaimedRun(msgspec.Struct, frozen=True):
     first_started_at: datetime | None = None  # of the first attempt; only known if the retry policy needs it
     resume_from: Any = None  # the last progress details of earlier attempts
     last_result: Any = None  # the result of the previous run of the job, if the job keeps it
+    has_markers: bool = False  # the payload may contain references to secrets or encrypted values
 
     @property
     def spent(self) -> int:
@@ -206,9 +208,14 @@ async def load_last_results(store: Store, claimed: Sequence[ClaimedRun]) -> list
     """Returns the runs with the result of the run before them, for jobs that keep it."""
     rows = await store.pool.fetch(_SQL.last_results, *_keys_of(claimed))
     return [
-        run if row["result"] is None else msgspec.structs.replace(run, last_result=msgspec.json.decode(row["result"]))
+        run if row["result"] is None else _with_last_result(run, row["result"])
         for run, row in zip(claimed, rows, strict=True)
     ]
+
+
+def _with_last_result(run: ClaimedRun, text: str) -> ClaimedRun:
+    has_markers = run.has_markers or MARKER_PREFIX in text
+    return msgspec.structs.replace(run, last_result=msgspec.json.decode(text), has_markers=has_markers)
 
 
 def _keys_of(claimed: Sequence[ClaimedRun]) -> tuple[list[UUID], list[datetime], list[int]]:
@@ -294,6 +301,7 @@ def _claimed(row: asyncpg.Record) -> ClaimedRun:
         available_at=row["available_at"],
         name=row["name"],
         spec=_SPEC.decode(row["spec"]),
+        has_markers=MARKER_PREFIX in row["spec"],
         ran=row["ran"],
         lost=row["lost"],
         started=row["started"],

@@ -403,11 +403,12 @@ async def _load_upstream_results(store: Store, taken: Sequence[ClaimedRun]) -> l
             value = None if text is None else msgspec.json.decode(text)
             complete = msgspec.structs.replace(upstream, result=value, large=False)
             spec = msgspec.structs.replace(claimed.spec, upstream=complete)
-            claimed = msgspec.structs.replace(claimed, spec=spec)  # noqa: PLW2901
+            # The value was not searched for markers.
+            claimed = msgspec.structs.replace(claimed, spec=spec, has_markers=True)  # noqa: PLW2901
         loaded.append(claimed)
     return loaded
 
 
 def _with_arguments(claimed: ClaimedRun, values: dict[str, Any]) -> ClaimedRun:
     spec = msgspec.structs.replace(claimed.spec, kwargs={**claimed.spec.kwargs, **values}, refs={})
-    return msgspec.structs.replace(claimed, spec=spec)
+    return msgspec.structs.replace(claimed, spec=spec, has_markers=True)  # the values were not searched for markers

@@ -15,6 +15,7 @@ from uuid_utils.compat import uuid7
 
 from bellringer.clock import SystemClock
 from bellringer.core.runs import Ending, RunKey
+from bellringer.core.secret_references import SECRET_VARIABLE_PREFIX
 from bellringer.core.tasks import Registry, Task
 from bellringer.engine.claim import ClaimSpec, TenantCursor, claim
 from bellringer.engine.reap import reap
@@ -33,6 +34,8 @@ from bellringer.worker import results
 from bellringer.worker.attempt import LogLine, Work
 from bellringer.worker.built_in_tasks import RegistryWithBuiltIns
 from bellringer.worker.executor import Executor
+from bellringer.worker.payload_preparation import PayloadPreparer
+from bellringer.worker.secret_sources import EnvironmentSource
 from bellringer.worker.work_source import load_last_results
 
 CrashMoment = Literal["before", "after"]
@@ -80,6 +83,7 @@ class TestWorker:
             database_now=self._now,
             log=self._lines.append,
             own_loop=False,  # handlers share what fixtures have made on the test's loop
+            codec=self._app.codec,
         )
         await self._join()
 
@@ -117,7 +121,7 @@ class TestWorker:
             pool=task.effective_pool,
         )
         self._lines.clear()
-        ending = await self._executor.execute(work)
+        ending = await self._prepare_and_execute(work)
         logs, reports = tuple(self._lines), self._executor.progress()
         self._lines.clear()
         return Performed(ending=ending, logs=logs, progress=reports[-1][2] if reports else None)
@@ -168,13 +172,22 @@ class TestWorker:
     async def _execute(self, work: Work) -> Ending:
         if planned := self._failures[work.task]:
             return results.ending_of_error(planned.pop(0))
-        execution = asyncio.ensure_future(self._executor.execute(work))
+        execution = asyncio.ensure_future(self._prepare_and_execute(work))
         while not (await asyncio.wait({execution}, timeout=CANCEL_POLL_SECONDS))[0]:
             await self._report()
             for key, attempt in await queue.cancel_requests(self._store, self.worker_id):
                 self._executor.cancel(key, attempt, "cancelled while running")
         await self._report()
         return execution.result()
+
+    async def _prepare_and_execute(self, work: Work) -> Ending:
+        """Executes an attempt. Secrets come from environment variables BELLRINGER_SECRET_…"""
+        sources = [EnvironmentSource(SECRET_VARIABLE_PREFIX, work.tenant)]
+        preparer = PayloadPreparer(sources, self._app.codec, SystemClock(), {work.tenant_id: work.tenant})
+        prepared = await preparer.prepare(work)
+        if isinstance(prepared, Ending):
+            return prepared
+        return await self._executor.execute(prepared.work, prepared.secrets)
 
     async def _report(self) -> None:
         """Stores the progress and the logs of the running handlers."""

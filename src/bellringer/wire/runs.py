@@ -15,7 +15,7 @@ from bellringer.wire.problems import Fault
 class ExecuteRequest(RequestModel, frozen=True):
     """A task to run or a URL to call without a job: now, at an instant, or after a delay.
 
-    A run that has not started `expires_in` after its time is skipped. `redact` lists paths of values that are not shown.
+    A run that has not started `expires_in` after its time is skipped. `redact` lists paths of values that are hidden.
     """
 
     task: str | None = None

@@ -70,6 +70,7 @@ class Control:
         "last_heartbeat_at",
         "progress",
         "progress_pending",
+        "protection",
         "reason",
         "work",
     )
@@ -85,6 +86,7 @@ class Control:
         self.cancel_delivered = False  # Cancelled was raised in the handler
         self.progress: dict[str, Any] | None = None
         self.progress_pending = False  # progress was reported and not taken yet
+        self.protection: ReportProtection | None = None  # applied to everything that the attempt reports
 
     def heartbeat(self) -> None:
         """Record that the handler is alive."""
@@ -111,9 +113,23 @@ class Control:
                 self._changed(self)
 
     def take_progress(self) -> dict[str, Any] | None:
-        """Return the latest progress and mark it as taken."""
+        """Return the latest progress as it is stored, and mark it as taken."""
         self.progress_pending = False
-        return self.progress
+        return self.stored_progress()
+
+    def stored_progress(self) -> dict[str, Any] | None:
+        progress = self.progress
+        return progress if progress is None or self.protection is None else self.protection.progress(progress)
+
+
+class ReportProtection(Protocol):
+    """Removes secrets and hidden values from what an attempt reports."""
+
+    def line(self, message: str, fields: dict[str, Any] | None) -> tuple[str, dict[str, Any] | None]: ...
+
+    def ending(self, ending: Ending) -> Ending: ...
+
+    def progress(self, progress: dict[str, Any]) -> dict[str, Any]: ...
 
 
 class NotStarted(BaseException):
@@ -159,6 +175,7 @@ class RunningAttempt:
         may_start: Callable[[], bool],
         output: AttemptOutput,
         span: AttemptSpan | None = None,
+        protection: ReportProtection | None = None,
     ) -> None:
         self.work = work
         self.span = span
@@ -166,6 +183,7 @@ class RunningAttempt:
         self.task = task
         self.lane = lane
         self.control = Control(work, monotonic, changed)
+        self.control.protection = protection
         self.ended = False
         self.began_at: float | None = None  # None while the attempt waits for a thread or a process
         self.forced_ending: Ending | None = None  # set when the lane stops the attempt; replaces the handler's result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -15,13 +15,22 @@ import msgspec
 
 from bellringer import tracing
 from bellringer.clock import Clock
+from bellringer.codecs import PayloadCodec
 from bellringer.core.payload import MAX_PAYLOAD_BYTES
 from bellringer.core.runs import Ending, RunKey
 from bellringer.core.tasks import Registry, Task
 from bellringer.durations import format_duration
 from bellringer.telemetry import set_context_fields
 from bellringer.worker import attempt_spans, results
-from bellringer.worker.attempt import Control, ExecutionLane, Expired, LogLine, RunningAttempt, Work
+from bellringer.worker.attempt import (
+    Control,
+    ExecutionLane,
+    Expired,
+    LogLine,
+    ReportProtection,
+    RunningAttempt,
+    Work,
+)
 from bellringer.worker.context import Context, LogSink
 from bellringer.worker.lanes.coroutines import STOP_GRACE_SECONDS, CoroutineLane
 from bellringer.worker.lanes.processes import IsolationSettings, ProcessLane
@@ -30,6 +39,7 @@ from bellringer.worker.lanes.watchdog import BLOCK_LIMIT_SECONDS, LoopBlockRepor
 from bellringer.worker.output import capture
 from bellringer.worker.output.attempt_output import AttemptOutput, current_log_fields
 from bellringer.worker.output.echo import CaptureSettings, Echo
+from bellringer.worker.payload_preparation import AttemptProtection, stored_ending
 
 MAX_NOTIFIED_NEIGHBOURS: Final = 200  # runs on a blocked loop that get a log line
 _ZERO: Final = timedelta(0)
@@ -44,6 +54,7 @@ class Executor:
     as given on the worker's command line. Without `own_loop`, coroutines run on the loop that calls `start`, for
     handlers that are known not to block. `blocked` receives reports of coroutines that block their loop. `may_start` is
     called right before each handler, also from other threads; if it returns False, the attempt ends as not started.
+    `codec` encrypts the results of handlers.
     """
 
     def __init__(
@@ -65,6 +76,7 @@ class Executor:
         may_start: Callable[[], bool] = lambda: True,
         capture: CaptureSettings | None = None,
         echo: Echo | None = None,
+        codec: PayloadCodec | None = None,
     ) -> None:
         self._registry = registry
         self._monotonic = clock.monotonic
@@ -76,6 +88,7 @@ class Executor:
         self._may_start = may_start
         self._capture = capture
         self._echo = echo
+        self._codec = codec
         self._is_capturing = False
         set_context_fields(current_log_fields)
         self._coroutines = CoroutineLane(
@@ -105,7 +118,7 @@ class Executor:
         """The number of handlers still running although their attempt has ended."""
         return sum(lane.stray for lane in self._lanes)
 
-    async def execute(self, work: Work) -> Ending:
+    async def execute(self, work: Work, secrets: Sequence[str] = ()) -> Ending:
         """Execute one attempt and return its ending. Errors of the handler never propagate."""
         end: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
 
@@ -113,7 +126,7 @@ class Executor:
             if not end.done():
                 end.set_result(ending)
 
-        self.start(work, on_end)
+        self.start(work, on_end, secrets)
         attempt = self._running.get((work.key, work.attempt))
         try:
             return await end
@@ -122,8 +135,11 @@ class Executor:
                 self._stop(attempt, "the worker stopped")
             raise
 
-    def start(self, work: Work, on_end: Callable[[Ending], None]) -> None:
-        """Start one attempt. `on_end` is called on this loop when it has ended, never before this method returns."""
+    def start(self, work: Work, on_end: Callable[[Ending], None], secrets: Sequence[str] = ()) -> None:
+        """Start one attempt. `on_end` is called on this loop when it has ended, never before this method returns.
+
+        `secrets` are values among the arguments that must not appear in anything that the attempt reports.
+        """
         task = self._registry.get(work.task)
         if task is None:
             asyncio.get_running_loop().call_soon(on_end, self._unknown_task_ending(work))
@@ -135,6 +151,10 @@ class Executor:
         span = attempt_spans.start(work, self._database_now) if tracing.active() is not None else None
         if span is not None:
             work = msgspec.structs.replace(work, traceparent=span.traceparent)
+        protection = None
+        if secrets or work.spec.redact or task.redact:
+            protection = AttemptProtection(work, secrets, [*work.spec.redact, *task.redact])
+        record = self._record if protection is None else partial(self._record_protected, protection)
         attempt = RunningAttempt(
             work,
             task,
@@ -144,7 +164,8 @@ class Executor:
             changed=self._progressed.append,
             prepare=self._prepare_arguments,
             may_start=self._may_start,
-            output=AttemptOutput(work, self._record, captures=captures),
+            output=AttemptOutput(work, record, captures=captures),
+            protection=protection,
             span=span,
         )
         self._running[work.key, work.attempt] = attempt
@@ -159,8 +180,12 @@ class Executor:
         self._running.pop((attempt.work.key, attempt.work.attempt), None)
         if attempt.timer is not None:
             attempt.timer.cancel()
-        if attempt.control.progress is not None:  # the next attempt resumes from it
-            ending = msgspec.structs.replace(ending, progress=attempt.control.progress)
+        if (progress := attempt.control.stored_progress()) is not None:  # the next attempt resumes from it
+            ending = msgspec.structs.replace(ending, progress=progress)
+        if (protection := attempt.control.protection) is not None:
+            ending = protection.ending(ending)
+        if ending.result is not None and not attempt.task.built_in:
+            ending = stored_ending(ending, attempt.work, self._codec)
         if attempt.span is not None:
             attempt_spans.end(attempt.span, ending)
         on_end(ending)
@@ -185,7 +210,7 @@ class Executor:
     def last_progress(self, key: RunKey, attempt: int) -> dict[str, Any] | None:
         """Return the latest progress of a running attempt, taken or not."""
         running = self._running.get((key, attempt))
-        return None if running is None else running.control.progress
+        return None if running is None else running.control.stored_progress()
 
     async def close(self) -> None:
         """Stop running attempts: cancel coroutines, kill child processes, leave threads behind."""
@@ -248,7 +273,25 @@ class Executor:
             capture.install(self._capture.level)
 
     def _sink(self, work: Work) -> LogSink:
-        return partial(self._record, work)
+        running = self._running.get((work.key, work.attempt))
+        protection = None if running is None else running.control.protection
+        if protection is None:
+            return partial(self._record, work)
+        return partial(self._record_protected, protection, work)
+
+    def _record_protected(
+        self,
+        protection: ReportProtection,
+        work: Work,
+        level: str,
+        message: str,
+        fields: dict[str, Any] | None,
+        source: str | None = None,
+        *,
+        echo: bool = True,
+    ) -> None:
+        message, fields = protection.line(message, fields)
+        self._record(work, level, message, fields, source, echo=echo)
 
     def _record(
         self,

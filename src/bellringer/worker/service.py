@@ -16,11 +16,13 @@ from typing import Final
 from uuid import uuid4
 
 from bellringer.clock import Clock, DatabaseClock
+from bellringer.codecs import PayloadCodec
 from bellringer.core import fault_injection
 from bellringer.core.background_loops import Wake, run_every, wait_for_any
 from bellringer.core.loop_progress import loop_role
 from bellringer.core.runs import Ending, RunKey
 from bellringer.core.tasks import Registry
+from bellringer.egress.secret_box import SecretBox
 from bellringer.engine.claim import ClaimSpec
 from bellringer.engine.settle import decide, decide_not_started, load_retry_windows
 from bellringer.store import queue, usage, workers
@@ -50,7 +52,9 @@ from bellringer.worker.lease import LEASE_SECONDS, WorkerLease
 from bellringer.worker.log_writer import LogWriter
 from bellringer.worker.output.attempt_output import log_fields
 from bellringer.worker.output.echo import CaptureSettings, Echo
+from bellringer.worker.payload_preparation import PayloadPreparer
 from bellringer.worker.results import expired_ending
+from bellringer.worker.secret_sources import DEFAULT_SOURCES, open_sources
 from bellringer.worker.settler import PendingEnding, Settler, end_interrupted
 from bellringer.worker.slots import POOL_TIMEOUTS_REFRESH_SECONDS, PoolSlots, PoolTimeouts
 from bellringer.worker.usage import UsageMeter
@@ -89,6 +93,9 @@ class WorkerSettings:
     tenants: Mapping[int, str] = field(default_factory=dict)
     capture: CaptureSettings | None = None  # None: the output of handlers is not captured
     echo: Echo | None = None  # receives the lines of handlers for the worker's own stream
+    secret_sources: Sequence[str] = DEFAULT_SOURCES
+    secret_box: SecretBox | None = None  # decrypts secrets of the sealed store
+    codec: PayloadCodec | None = None  # decrypts arguments and encrypts results
 
 
 class Worker:
@@ -110,6 +117,9 @@ class Worker:
         self._lease = WorkerLease(clock)
         self._executor = self._create_executor()
         self._tenant_names = dict(settings.tenants)
+        self._preparer = PayloadPreparer(
+            open_sources(settings.secret_sources, store, settings.secret_box), settings.codec, clock, self._tenant_names
+        )
         self._settler = Settler(
             store,
             clock,
@@ -157,6 +167,7 @@ class Worker:
             block_limit=settings.block_limit.total_seconds(),
             blocked=self._block_reports.add,
             may_start=lambda: self._lease.valid,
+            codec=settings.codec,
         )
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -394,7 +405,11 @@ class Worker:
             self._settings.observer("started", work, None)
         number = next(self._starts)
         self._running[number] = claimed
-        self._executor.start(work, partial(self._on_attempt_end, number, self.worker_id, slots, work))
+        on_end = partial(self._on_attempt_end, number, self.worker_id, slots, work)
+        if claimed.has_markers or self._preparer.needs_tenant(claimed.tenant_id):
+            self._preparer.start(work, partial(self._executor.start, on_end=on_end), on_end)
+        else:
+            self._executor.start(work, on_end)
 
     def _on_attempt_end(self, number: int, worker_id: int, slots: PoolSlots, work: Work, ending: Ending) -> None:
         """Settle a finished attempt and start the next run in its slot."""
@@ -584,6 +599,7 @@ class Worker:
         self._interrupted = list(self._running.values())
         self._running.clear()
         progress = {(c.key, c.attempt): self._executor.last_progress(c.key, c.attempt) for c in self._interrupted}
+        self._preparer.cancel()
         await self._executor.close()  # child processes are dead before another worker can claim their runs
         for claimed in self._interrupted:
             settled = end_interrupted(claimed, progress[claimed.key, claimed.attempt])

@@ -93,7 +93,7 @@ class _ItemReader:
     async def _message(self, index: int, item: Any) -> Message:
         if not isinstance(item, dict):
             raise InvalidInput("an item must be an object", code="type")
-        key = _kind_key(item)
+        key = None if self._call.service.payload_codec is not None else _kind_key(item)
         if key is not None and (kind := self._kinds.get(key)) is not None:
             return _own_message(kind, item)
         order = await prepare_target(self._call, await read_send(self._call, read(ExecuteRequest, item)))

@@ -10,12 +10,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from bellringer.api.http.request import RequestContext
+from bellringer.codecs import encrypt_arguments
 from bellringer.core.jobs import DEFAULT_PRIORITY, HTTP_TASK, MAX_RUN_AT_DISTANCE, Definition, pool_for
 from bellringer.core.messages import MessageKind
 from bellringer.core.policies import Delivery
-from bellringer.core.redaction import check_paths
+from bellringer.core.redaction import check_paths, restore_masked
 from bellringer.core.retry_policy import Retry
-from bellringer.engine import http_targets
+from bellringer.core.secret_references import find_references
+from bellringer.engine import http_targets, named_secrets
 from bellringer.engine.drift import differing_fields
 from bellringer.engine.send import SendSpec
 from bellringer.errors import InvalidInput
@@ -82,9 +84,15 @@ def read_delay(value: str | float | None) -> timedelta | None:
 
 
 async def prepare_target(call: RequestContext, wanted: D, before: Mapping[str, Any] | None = None) -> D:
-    """Checks the target of an HTTP job or send and encrypts its secret; `before` is the target that the job had."""
+    """Checks the target of an HTTP job or send and encrypts its secret; `before` is the target that the job had.
+
+    Arguments of other tasks are encrypted if the server has a codec for payloads.
+    """
     if wanted.task != HTTP_TASK:
-        return wanted
+        if call.service.payload_codec is None:
+            return wanted
+        args, kwargs = protect_arguments(call, wanted.task, wanted.args, wanted.kwargs)
+        return replace(wanted, args=args, kwargs=kwargs)
     until = None
     if isinstance(wanted, SendSpec):
         until = wanted.at or await call.store.now() + (wanted.delay or timedelta(0))
@@ -97,6 +105,38 @@ async def prepare_target(call: RequestContext, wanted: D, before: Mapping[str, A
         needed_until=until,
     )
     return replace(wanted, kwargs=stored)
+
+
+def protect_arguments(
+    call: RequestContext, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Returns arguments encrypted, if the server has a codec; values that are encrypted already stay as they are."""
+    codec = call.service.payload_codec
+    if codec is None or task == HTTP_TASK:
+        return list(args), dict(kwargs)
+    return encrypt_arguments(codec, args, kwargs, tenant=call.caller.tenant, task=task)
+
+
+def protect_overrides(
+    call: RequestContext, task: str | None, args: list[Any] | None, kwargs: dict[str, Any] | None
+) -> tuple[list[Any] | None, dict[str, Any] | None]:
+    """Returns the arguments of a single run as `protect_arguments` does."""
+    if task is None:
+        return args, kwargs
+    encrypted = protect_arguments(call, task, args or (), kwargs or {})
+    return None if args is None else encrypted[0], None if kwargs is None else encrypted[1]
+
+
+def keep_masked(stored: JobRow, wanted: Definition) -> Definition:
+    """Returns a changed definition in which hidden values that the client sent back as *** are the stored ones."""
+    if not stored.spec.redact or stored.task != wanted.task:
+        return wanted
+    paths, spec = stored.spec.redact, stored.spec
+    if wanted.task == HTTP_TASK:
+        body = restore_masked(wanted.kwargs.get("body"), spec.kwargs.get("body"), paths)
+        return replace(wanted, kwargs={**wanted.kwargs, "body": body}) if body is not None else wanted
+    args = restore_masked({"args": list(wanted.args)}, {"args": spec.args}, paths)["args"]
+    return replace(wanted, args=args, kwargs=restore_masked(dict(wanted.kwargs), spec.kwargs, paths))
 
 
 async def replace_secret(call: RequestContext, wanted: Definition, before: Mapping[str, Any] | None) -> None:
@@ -112,7 +152,25 @@ async def find_warnings(
 ) -> list[RequestWarning]:
     """Returns a warning if no live worker knows the task; raises InvalidInput if unknown tasks are refused."""
     found = await call.service.known_tasks.check(wanted.task, wanted.pool)
-    return [] if found is None else [RequestWarning(found.code, pointer, found.detail, found.hint)]
+    warnings = [] if found is None else [RequestWarning(found.code, pointer, found.detail, found.hint)]
+    if not isinstance(wanted, MessageKind):
+        warnings += await _missing_secrets(call, wanted)
+    return warnings
+
+
+async def _missing_secrets(call: RequestContext, wanted: Definition | SendSpec) -> list[RequestWarning]:
+    """Returns a warning for each secret that the arguments refer to and the sealed store does not have."""
+    is_http = wanted.task == HTTP_TASK
+    names = {found.name for found in find_references([list(wanted.args), wanted.kwargs], short=not is_http)}
+    if not names:
+        return []
+    missing = await named_secrets.missing_names(call.store, names, tenant_id=call.tenant_id)
+    hint = "set it with `bellringer secrets set`, unless workers have it in a file or an environment variable"
+    pointer = "/http" if is_http else "/kwargs"
+    return [
+        RequestWarning("secret_missing", pointer, f"the secret {name} is not in the sealed store", hint)
+        for name in missing
+    ]
 
 
 def warn_of_override(stored: JobRow, wanted: Definition) -> list[RequestWarning]:

@@ -16,7 +16,9 @@ from bellringer.api.endpoints.forecast import dry_run, wants_dry_run
 from bellringer.api.endpoints.job_history import no_revision
 from bellringer.api.endpoints.job_request_bodies import (
     find_warnings,
+    keep_masked,
     prepare_target,
+    protect_overrides,
     read_definition,
     read_until,
     replace_secret,
@@ -189,7 +191,7 @@ async def change(call: RequestContext) -> Response:
         raise no_job()
     expected = call.request.headers.get("if-match")
     check_match(expected, stored.revision)
-    wanted = patched(stored.definition(), patch)
+    wanted = keep_masked(stored, patched(stored.definition(), patch))
     if is_dry:
         return await dry_run(call, stored, wanted)
     before = stored.spec.kwargs if stored.task == HTTP_TASK else None
@@ -274,7 +276,11 @@ async def trigger(call: RequestContext) -> Response:
     request = await call.body(TriggerRequest)
     kwargs = kwargs_of(request)
     job_id = await call.job_id()
-    key = await send.trigger(call.store, job_id, tenant_id=call.tenant_id, args=request.args, kwargs=kwargs)
+    args = request.args
+    if call.service.payload_codec is not None and (args or kwargs):
+        job = await jobs.get(call.store, job_id, call.tenant_id)
+        args, kwargs = protect_overrides(call, None if job is None else job.task, args, kwargs)
+    key = await send.trigger(call.store, job_id, tenant_id=call.tenant_id, args=args, kwargs=kwargs)
     await call.service.wake(WORK_CHANNEL, key.scheduled_for.isoformat())
     return await run_reply(call, key, 202, Location=f"{PREFIX}/runs/{key.id}")
 
@@ -347,6 +353,7 @@ async def create_job(call: RequestContext, definition: Definition, status: int) 
 
 
 async def _change_job(call: RequestContext, stored: jobs.JobRow, wanted: Definition) -> Response:
+    wanted = keep_masked(stored, wanted)
     before = stored.spec.kwargs if stored.task == HTTP_TASK else None
     warnings = await find_warnings(call, wanted)
     definition = replace(await prepare_target(call, wanted, before), owner=stored.owner)

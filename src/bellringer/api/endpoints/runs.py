@@ -10,7 +10,13 @@ import msgspec
 from starlette.responses import Response
 
 from bellringer.access import Role
-from bellringer.api.endpoints.job_request_bodies import find_warnings, prepare_target, read_send, with_warnings
+from bellringer.api.endpoints.job_request_bodies import (
+    find_warnings,
+    prepare_target,
+    protect_overrides,
+    read_send,
+    with_warnings,
+)
 from bellringer.api.endpoints.run_lists import MAX_FILTER_LENGTH
 from bellringer.api.http.json_body import JSON, RESPONSE_TIMEOUT_SECONDS
 from bellringer.api.http.operation import (
@@ -231,9 +237,11 @@ async def replay(call: RequestContext) -> Response:
     """Replays an ended run as a new run; given arguments replace those of the original."""
     request = await call.body(ReplayRequest)
     kwargs, reason = kwargs_of(request), note(request.reason, what="reason")
-    key = await repeat(
-        call.store, call.run_key(), tenant_id=call.tenant_id, args=request.args, kwargs=kwargs, reason=reason
-    )
+    args = request.args
+    if call.service.payload_codec is not None and (args or kwargs):
+        run = await runs.get(call.store, call.run_key(), call.tenant_id)
+        args, kwargs = protect_overrides(call, None if run is None else run.task, args, kwargs)
+    key = await repeat(call.store, call.run_key(), tenant_id=call.tenant_id, args=args, kwargs=kwargs, reason=reason)
     await call.service.wake(WORK_CHANNEL, (await call.store.now()).isoformat())
     return await run_reply(call, key, 202, Location=f"{PREFIX}/runs/{key.id}")
 

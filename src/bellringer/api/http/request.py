@@ -29,6 +29,7 @@ from bellringer.api.http.operation import Endpoint
 from bellringer.api.http.read_cache import ReadCache
 from bellringer.api.http.sse import OpenStreams
 from bellringer.clock import Clock
+from bellringer.codecs import PayloadCodec
 from bellringer.core.broker import QueueDepths
 from bellringer.core.jobs import check_name
 from bellringer.core.runs import RunKey, decode_run_id
@@ -131,6 +132,7 @@ class AppState:
     streams: OpenStreams = field(default_factory=OpenStreams)
     queue_depths: QueueDepths | None = None  # the backlog of a message broker
     settings: Sequence[Setting] = ()  # the settings of this process, for display
+    payload_codec: PayloadCodec | None = None  # encrypts arguments that arrive unencrypted
 
     async def wake(self, channel: str, payload: str = "") -> None:
         """Sends a wake-up notification. It is only a hint: without it, the work is done a little later."""

@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from bellringer.core.runs import Ending, Outcome
+from bellringer.core.secret_references import SECRET_VARIABLE_PREFIX
 from bellringer.errors import ConfigError
 from bellringer.telemetry import log
 from bellringer.worker import results
@@ -50,13 +51,17 @@ class IsolationSettings:
     shared: bool = False  # one child can execute runs of several tenants
     with_dsn: bool = True  # pass the database DSN to children, so that handlers can send runs
     memory: int = 0  # bytes that each child can allocate; 0: no limit
+    secret_prefixes: tuple[str, ...] = ()  # of environment variables with secrets, which children do not get
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment variables of a child."""
+        """Return the environment variables of a child. A child that sends runs also needs the payload keys."""
         secrets = {f"BELLRINGER_{name.upper()}" for name in SECRET_SETTINGS}
+        if not self.with_dsn:
+            secrets.add("BELLRINGER_PAYLOAD_KEYS")
         files = {f"{variable}_FILE" for variable in secrets}
         hidden = secrets | files | (set() if self.with_dsn else _DATABASE_VARIABLES)
-        return {name: value for name, value in environ.items() if name not in hidden}
+        prefixes = (SECRET_VARIABLE_PREFIX, *self.secret_prefixes)
+        return {name: value for name, value in environ.items() if name not in hidden and not name.startswith(prefixes)}
 
 
 class ChildStartError(Exception):
