@@ -12,6 +12,7 @@ import msgspec
 
 from bellringer.core.broker import MAX_INLINE_SPEC_LENGTH, MESSAGE_VERSION, Message, ReceivedMessage
 from bellringer.core.runs import RunKey, Spec
+from bellringer.core.secret_references import MARKER_PREFIX
 from bellringer.store.connection_pool import Store
 from bellringer.store.queries import load
 from bellringer.store.queue import ClaimedRun, ClaimPosition, claim_position, to_not_live
@@ -117,6 +118,7 @@ async def take(store: Store, worker_id: int, pool_id: int, messages: Sequence[Me
                 _SPEC.decode(spec),
                 m.behind,
                 m.available_at,
+                MARKER_PREFIX in spec,
             )
         )
     return found

@@ -19,6 +19,7 @@ from bellringer.store.queries import load
 _SQL = load("queue")
 _SPEC = msgspec.json.Decoder(Spec)
 _JSON = msgspec.json.Encoder()
+_MARKER = MARKER_PREFIX
 
 
 class ClaimedRun(msgspec.Struct, frozen=True):
@@ -34,13 +35,13 @@ class ClaimedRun(msgspec.Struct, frozen=True):
     spec: Spec
     background: bool = False  # created by a backfill, so it has low priority
     available_at: datetime | None = None  # when it became claimable
+    has_markers: bool = False  # the payload may contain references to secrets or encrypted values
     ran: float = 0.0
     lost: int = 0  # other worker processes that were lost while they executed the run
     started: bool = False  # the worker recorded the start of the attempt
     first_started_at: datetime | None = None  # of the first attempt; only known if the retry policy needs it
     resume_from: Any = None  # the last progress details of earlier attempts
     last_result: Any = None  # the result of the previous run of the job, if the job keeps it
-    has_markers: bool = False  # the payload may contain references to secrets or encrypted values
 
     @property
     def spent(self) -> int:
@@ -130,7 +131,9 @@ async def claim(
         raise to_not_live(error) from error
     decode = _SPEC.decode
     taken = [
-        ClaimedRun(RunKey(r[0], r[1], r[2]), r[3], r[4], r[5], r[6], r[7], r[8], decode(r[9]), r[10], r[11])
+        ClaimedRun(
+            RunKey(r[0], r[1], r[2]), r[3], r[4], r[5], r[6], r[7], r[8], decode(r[9]), r[10], r[11], _MARKER in r[9]
+        )
         for r in rows
         if r[0] is not None
     ]
