@@ -194,7 +194,7 @@ async def begin_attempts(store: Store, worker_id: int, claimed: Sequence[Claimed
         raise to_not_live(error) from error
     begun = [(row["position"], claimed[row["position"] - 1], row["resume_from"]) for row in rows]
     return [
-        run if details is None else msgspec.structs.replace(run, resume_from=msgspec.json.decode(details))
+        run if details is None else _with_resume_point(run, details)
         for _, run, details in sorted(begun, key=lambda entry: entry[0])
     ]
 
@@ -214,6 +214,11 @@ async def load_last_results(store: Store, claimed: Sequence[ClaimedRun]) -> list
         run if row["result"] is None else _with_last_result(run, row["result"])
         for run, row in zip(claimed, rows, strict=True)
     ]
+
+
+def _with_resume_point(run: ClaimedRun, text: str) -> ClaimedRun:
+    has_markers = run.has_markers or MARKER_PREFIX in text
+    return msgspec.structs.replace(run, resume_from=msgspec.json.decode(text), has_markers=has_markers)
 
 
 def _with_last_result(run: ClaimedRun, text: str) -> ClaimedRun:

@@ -152,8 +152,8 @@ class Executor:
         if span is not None:
             work = msgspec.structs.replace(work, traceparent=span.traceparent)
         protection = None
-        if secrets or work.spec.redact or task.redact:
-            protection = AttemptProtection(work, secrets, [*work.spec.redact, *task.redact])
+        if secrets or work.spec.redact or task.redact or (self._codec is not None and not task.built_in):
+            protection = AttemptProtection(work, secrets, [*work.spec.redact, *task.redact], self._codec)
         record = self._record if protection is None else partial(self._record_protected, protection)
         attempt = RunningAttempt(
             work,

@@ -113,7 +113,8 @@ class PayloadPreparer:
             upstream = msgspec.structs.replace(upstream, result=decrypt(self._codec, upstream.result, tenant=tenant))
         spec = msgspec.structs.replace(spec, args=args, kwargs=kwargs, upstream=upstream)
         last_result = decrypt(self._codec, work.last_result, tenant=tenant)
-        return msgspec.structs.replace(work, spec=spec, last_result=last_result)
+        resume_from = decrypt(self._codec, work.resume_from, tenant=tenant)
+        return msgspec.structs.replace(work, spec=spec, last_result=last_result, resume_from=resume_from)
 
     async def _resolved(self, work: Work) -> PreparedPayload:
         spec, is_http = work.spec, work.task == HTTP_TASK
@@ -154,10 +155,14 @@ class AttemptProtection:
     stored, because later attempts and runs need them, and are hidden when they are shown.
     """
 
-    __slots__ = ("_paths", "_secrets", "_texts")
+    __slots__ = ("_codec", "_paths", "_secrets", "_texts", "_work")
 
-    def __init__(self, work: Work, secrets: Sequence[str], paths: Sequence[str]) -> None:
+    def __init__(
+        self, work: Work, secrets: Sequence[str], paths: Sequence[str], codec: PayloadCodec | None = None
+    ) -> None:
         spec = work.spec
+        self._work = work
+        self._codec = codec
         kwargs = spec.kwargs
         if work.task == HTTP_TASK and isinstance(body := kwargs.get("body"), Mapping):
             kwargs = dict(body)
@@ -181,11 +186,17 @@ class AttemptProtection:
         )
 
     def progress(self, progress: dict[str, Any]) -> dict[str, Any]:
-        """Returns a report without secrets, and with the paths that are hidden when it is shown."""
+        """Returns a report without secrets, with its details encrypted if there is a codec, and with the paths that
+        are hidden when it is shown.
+        """
         if self._secrets:
             progress = self._secrets.document(progress)
         if note := progress.get("note"):
             progress = {**progress, "note": self._texts.text(note)}
+        if self._codec is not None and "details" in progress:
+            work = self._work
+            details = encrypt_value(self._codec, progress["details"], tenant=work.tenant, task=work.task)
+            progress = {**progress, "details": details}
         return {**progress, PROGRESS_PATHS_FIELD: self._paths} if self._paths else progress
 
 

@@ -56,6 +56,7 @@ MISSING: Final[Mapping[str, tuple[str, ...]]] = {
     "operations": ("op_999999",),
     "backfills": ("bf_999999",),
     "calendars": ("nowhere",),
+    "secrets": ("nowhere",),
     "freezes": ("fz_999999", "nowhere"),
     "webhook-endpoints": ("whe_999999",),
     "deliveries": ("whd_999999",),
@@ -76,6 +77,7 @@ BODIES: Final[Mapping[str, Any]] = {
     "PATCH /runs/{id}": {"priority": 1},
     "POST /runs/{id}/nodes/mark": {"node": "alpha-node", "state": "dead", "reason": "theirs"},
     "PUT /calendars/{name}": {"dates": ["2031-01-01"]},
+    "PUT /secrets/{name}": {"value": "theirs"},
     "PATCH /tenants/{name}": {"weight": 2},
     "POST /apps/{name}/activate": {"version": "1"},
 }
@@ -183,6 +185,8 @@ async def _everything(
     ]
     await api.put(f"{API}/calendars/alpha-days", json={"dates": ["2030-01-01"]}, headers=a)
     await api.put(f"{API}/calendars/alpha-more", json={"dates": ["2030-01-02"]}, headers=a)
+    await api.put(f"{API}/secrets/alpha-secret", json={"value": "alpha-value"}, headers=a)
+    await api.put(f"{API}/secrets/alpha-second", json={"value": "alpha-value"}, headers=a)
     for n in range(2):  # two of each, so that lists have a second page
         job = await post(
             "/jobs", name=f"alpha-job-{n}", workflow={"nodes": nodes}, tags=["alpha-tag"], schedule={"every": "1h"}
@@ -210,6 +214,7 @@ async def _everything(
         "operations": (made["op"]["operation_id"],),
         "backfills": (made["fill"]["backfill_id"],),
         "calendars": ("alpha-days",),
+        "secrets": ("alpha-secret",),
         "freezes": (made["freeze"]["freeze_id"], made["freeze"]["name"]),
         "webhook-endpoints": (made["hook"]["endpoint_id"],),
         "deliveries": (made["delivery"]["delivery_id"],),
