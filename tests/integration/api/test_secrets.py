@@ -148,7 +148,7 @@ async def test_a_job_that_refers_to_a_missing_secret_gets_a_warning(api: httpx2.
     assert "secret_missing" not in changed.text
 
 
-ORDER = {
+ORDER: dict[str, Any] = {
     "task": "pay",
     "args": [WHO],
     "kwargs": {"card": {"number": CARD, "brand": "visa"}, "items": [{"token": TOKEN, "n": 1}]},

@@ -20,7 +20,8 @@ def leak(ctx: Context, key: str, mode: str) -> Any:
     sys.stderr.write(f"half a line {key[:6]}")
     sys.stderr.write(f"{key[6:]}\n")
     logging.getLogger("leaky").warning("logged %s", key)
-    ctx.log.info(f"told {key}", field=key, nested={"deep": [key]})
+    told = f"told {key}"
+    ctx.log.info(told, field=key, nested={"deep": [key]})
     ctx.progress(1, 2, note=f"noted {key}", details={"cursor": key})
     if mode == "raise":
         raise ValueError(f"refused {key}")

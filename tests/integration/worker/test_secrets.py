@@ -29,8 +29,10 @@ from bellringer.worker.service import Worker, WorkerSettings
 SECRET = "sk_live_Zw9-pQ7/ä"  # has characters that JSON, repr and URLs write in other ways
 TARGET = str(Path(__file__).with_name("secret_app.py"))
 KEYS = (generate_secret_key("k1"),)
-TABLES = ("jobs", "job_revisions", "runs", "queue", "timers", "attempts", "dead_letters", "logs", "events", "audit")
-TABLES += ("idempotency_keys", "named_secrets", "job_outcomes")
+TABLES = [
+    *("jobs", "job_revisions", "runs", "queue", "timers", "attempts", "dead_letters", "logs", "events", "audit"),
+    *("idempotency_keys", "named_secrets", "job_outcomes"),
+]
 
 
 async def dump(store: Store) -> str:
