@@ -73,8 +73,10 @@ class ServiceConnection:
             return None
         from bellringer.codecs import load_codec  # noqa: PLC0415 - only if it is needed
 
-        keys = [part.strip() for part in os.environ.get(CODEC_KEYS_VARIABLE, "").split(",") if part.strip()]
-        return load_codec(setting, keys)
+        keys = os.environ.get(CODEC_KEYS_VARIABLE, "")
+        if not keys and (path := os.environ.get(f"{CODEC_KEYS_VARIABLE}_FILE")):
+            keys = read_value_file(f"{CODEC_KEYS_VARIABLE}_FILE", path)
+        return load_codec(setting, [part.strip() for part in keys.split(",") if part.strip()])
 
     def run(self, act: ServiceCall[T], *, instead: str) -> T:
         return self._portal.run(partial(self.call, act), instead=instead)

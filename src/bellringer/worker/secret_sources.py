@@ -26,7 +26,7 @@ from bellringer.store.connection_pool import Store
 DEFAULT_SOURCES: Final = ("store",)
 DEFAULT_TENANT: Final = "default"
 TENANT_PLACEHOLDER: Final = "{tenant}"
-_SETTINGS: Final = frozenset({"BELLRINGER_SECRET_KEYS", "BELLRINGER_SECRET_SOURCES"})  # never secrets of runs
+_SETTINGS: Final = ("BELLRINGER_SECRET_KEYS", "BELLRINGER_SECRET_SOURCES")  # never secrets of runs, nor their files
 _FOLDER_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 _NOT_IN_VARIABLES: Final = re.compile(r"[^A-Za-z0-9_]")
 
@@ -96,7 +96,7 @@ class EnvironmentSource:
         return {
             name: FoundSecret(self.environ[variable])
             for name, variable in variables.items()
-            if variable in self.environ and variable not in _SETTINGS
+            if variable in self.environ and not variable.startswith(_SETTINGS)
         }
 
 
