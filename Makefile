@@ -13,7 +13,7 @@ UV_FLAGS := --quiet --system-certs
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env dev services services-down check format browser postgres docs test test-stock chaos restore-drill bench lock clean
+.PHONY: help env dev services services-down check format browser postgres docs test test-stock test-pgbouncer chaos restore-drill bench lock clean
 
 help: ## Print this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -79,6 +79,11 @@ test: check browser postgres ## Run every check and every test, in three process
 
 test-stock: env postgres ## Run only the tests on the distribution's PostgreSQL, as a role without privileges
 	@$(PYTEST) -k stock
+
+# Left out: tests of what only a session of its own has (kept plans, notifications in milliseconds, session locks).
+POOLED := tests/integration/engine tests/integration/store tests/integration/api tests/integration/worker
+test-pgbouncer: env ## Run the core suite through PgBouncer in transaction mode
+	@BELLRINGER_TEST_POOLER=pgbouncer $(PYTEST) $(POOLED)
 
 SEEDS ?= 10
 SECONDS ?= 180

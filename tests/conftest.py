@@ -13,12 +13,13 @@ import pytest
 import structlog
 from hypothesis import settings
 from tests.support.engine_harness import harness  # noqa: F401 - a fixture
+from tests.support.pooled_server import POOLER_VARIABLE, PooledTestServer, pooled
 from tests.support.previous_release import previous_release  # noqa: F401 - a fixture
 from tests.support.real_servers import etcd_server, kafka_server, redis_server  # noqa: F401 - fixtures
 from tests.support.stock_server import find_programs, serve_stock
 
 from bellringer import telemetry
-from bellringer.errors import ConfigError
+from bellringer.errors import BellringerError, ConfigError
 from bellringer.store.connection_pool import Store
 from bellringer.store.interned_names import Catalog
 from bellringer.store.tenant_scope import open_tenants
@@ -43,6 +44,7 @@ WAITING = {
     "integration/harness": 5.0,
 }
 COMPUTING = {"unit": 0.0, "integration/cli": 1.0, "integration/simulate": 1.0, "integration/testing": 0.5, "": 0.25}
+PGBOUNCER_FOLDER = ".services/pgbouncer"  # its programs are got once for a clone
 # Seconds of the files that take longest.
 TESTS = Path(__file__).parent
 LONGEST = {
@@ -176,9 +178,34 @@ def stock_server() -> Iterator[TestServer]:
 
 
 @pytest.fixture(scope="session")
-def embedded_server() -> Iterator[TestServer]:
+def embedded_server(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[TestServer]:
+    """The embedded server, behind PgBouncer if BELLRINGER_TEST_POOLER is set."""
     with serve(in_memory=True) as server:
-        yield server
+        if not os.environ.get(POOLER_VARIABLE):
+            yield server
+            return
+        with pooled(server, tmp_path_factory.mktemp("pgbouncer"), pytestconfig.rootpath / PGBOUNCER_FOLDER) as through:
+            yield through
+
+
+@pytest.fixture(scope="session")
+def pooled_server(
+    embedded_server: TestServer, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[PooledTestServer]:
+    """The embedded server behind PgBouncer in transaction mode. Without PgBouncer, tests are skipped, or fail if
+    CI=true.
+    """
+    if isinstance(embedded_server, PooledTestServer):
+        yield embedded_server
+        return
+    try:
+        with pooled(
+            embedded_server, tmp_path_factory.mktemp("pgbouncer"), pytestconfig.rootpath / PGBOUNCER_FOLDER
+        ) as through:
+            yield through
+    except BellringerError as error:
+        give_up = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        give_up(f"THERE IS NO PGBOUNCER FOR THIS TEST: {error}")
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ import msgspec
 from bellringer.core.secret_references import SECRET_VARIABLE_PREFIX, parse_source
 from bellringer.durations import format_duration, parse_duration
 from bellringer.errors import ConfigError, InvalidInput
+from bellringer.store.dsn import is_pooled
 
 CONFIG_FILE: Final = "bellringer.toml"
 ENVIRONMENT_PREFIX: Final = "BELLRINGER_"
@@ -47,7 +48,7 @@ _RANGES: Final[Mapping[str, tuple[int, int, str]]] = {
 }
 
 # Other modules read these variables directly, because they need them before or without a Config.
-VARIABLES_READ_ELSEWHERE: Final = frozenset({"DEBUG", "FAULT", "PG_BIN", "SET_BY_DEV", "TEST_DSN"})
+VARIABLES_READ_ELSEWHERE: Final = frozenset({"DEBUG", "FAULT", "PG_BIN", "SET_BY_DEV", "TEST_DSN", "TEST_POOLER"})
 # Kubernetes sets these variables if a service is named bellringer or, with "tcp://…" as the port, bellringer-metrics.
 _KUBERNETES_SERVICE: Final = re.compile(r"(\w+_)?SERVICE_(HOST|PORT\w*)")
 _PORTS: Final = frozenset({"port", "metrics_port"})
@@ -70,6 +71,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """All settings of a process. Durations are written like "90s", "1h30m" or "30d"."""
 
     dsn: str | None = None  # address of the database: postgresql://user@host/database
+    direct_dsn: str | None = None  # address of PostgreSQL itself, if `dsn` is that of PgBouncer
     host: str = "127.0.0.1"  # address that the API listens on
     port: int = DEFAULT_PORT  # port of the API
     metrics_host: str | None = None  # address of `metrics_port`; None: that of `host`
@@ -136,6 +138,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 hint="set BELLRINGER_DSN=postgresql://user@host/database; `bellringer dev` starts its own",
             )
         return self.dsn
+
+    def require_session_dsn(self) -> str:
+        """Returns the address for connections that keep session state; raises ConfigError if there is only a pooler."""
+        dsn = self.require_dsn()
+        if not is_pooled(dsn):
+            return dsn
+        if not self.direct_dsn:
+            raise ConfigError(
+                "this needs a session, and the DSN leads to a pooler",
+                hint="set BELLRINGER_DIRECT_DSN to the address of PostgreSQL itself",
+            )
+        return self.direct_dsn
 
 
 _FIELDS: Final = tuple(field.name for field in msgspec.structs.fields(Config))
@@ -295,6 +309,8 @@ def _validate(config: Config, sources: Mapping[str, str]) -> Config:
         given = getattr(config, name)
         if given is not None and given not in known and not any(given.startswith(k) for k in known if "://" in k):
             raise refuse(name, f"cannot be {given.partition('://')[0]!r}", f"give {' or '.join(known)}…")
+    if config.direct_dsn is not None and is_pooled(config.direct_dsn):
+        raise refuse("direct_dsn", "leads to a pooler", "give the address of PostgreSQL itself")
     if config.lead > MAX_LEAD:
         raise refuse("lead", f"is {format_duration(config.lead)}", f"at most {format_duration(MAX_LEAD)}")
     if config.lease < MIN_LEASE:

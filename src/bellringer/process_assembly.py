@@ -352,7 +352,7 @@ async def _open_store(config: Config, name: str, *, most: int, least: int = 1) -
     """Opens a connection pool; raises SchemaMismatch if the database has another schema version."""
     dsn = config.require_dsn()
     size = config.pool_size or compute_pool_size(await read_connection_capacity(dsn, name), most=most, least=least)
-    store = await Store.open(dsn, size=size, name=name)
+    store = await Store.open(dsn, size=size, name=name, direct_dsn=config.direct_dsn)
     try:
         async with store.pool.acquire() as connection:
             await require_current(connection)
@@ -383,7 +383,7 @@ async def _open_stores(config: Config, *, with_scheduler: bool) -> AsyncIterator
         store = await opened.enter_async_context(
             _open_store(config, "bellringer server", most=MAX_POOL_CONNECTIONS, least=least)
         )
-        tenants = await open_tenants(dsn, size=size, name="bellringer api")
+        tenants = await open_tenants(dsn, size=size, name="bellringer api", direct_dsn=config.direct_dsn)
         opened.push_async_callback(tenants.close)
         lookups = KeyedReads(tenants, min(size, MAX_CONNECTIONS))
         opened.push_async_callback(lookups.close)

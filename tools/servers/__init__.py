@@ -11,6 +11,7 @@ from __future__ import annotations
 from tools.servers.all_servers import FOLDER, SERVERS, choose, down, look, up
 from tools.servers.etcd import Etcd
 from tools.servers.kafka import Kafka
+from tools.servers.pgbouncer import PgBouncer
 from tools.servers.postgres import Postgres
 from tools.servers.redis import Redis
 from tools.servers.server import Server
@@ -20,6 +21,7 @@ __all__ = [
     "SERVERS",
     "Etcd",
     "Kafka",
+    "PgBouncer",
     "Postgres",
     "Redis",
     "Server",

@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 from abc import abstractmethod
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar, Final
 
 from bellringer.backends.embedded_postgres import launch
@@ -82,7 +84,7 @@ class Listener(Server):
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=environment(),
+                env=self._environment(),
                 cwd=self._folder,
                 start_new_session=True,
             )
@@ -90,6 +92,9 @@ class Listener(Server):
         self._remember(
             ServerState(version=version, address=address, ports=ports, pid=pid, born=ports_and_pids.born(pid))
         )
+
+    def _environment(self) -> dict[str, str]:
+        return environment()
 
     def _tie(self, command: list[str]) -> list[str]:
         if not self._tied:
@@ -119,9 +124,11 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
 
 
-def version_of(program: Path, pattern: str) -> str:
+def version_of(program: Path, pattern: str, environ: Mapping[str, str] = MappingProxyType({})) -> str:
     """Returns the version that a program prints."""
-    asked = subprocess.run([program, "--version"], capture_output=True, text=True, env=environment(), check=False)  # noqa: S603
+    asked = subprocess.run(  # noqa: S603
+        [program, "--version"], capture_output=True, text=True, env={**environment(), **environ}, check=False
+    )
     found = re.search(pattern, asked.stdout)
     if found is None:
         said = (asked.stderr or asked.stdout).strip()

@@ -69,7 +69,7 @@ def migrate(
     programs that keep working; it exits with code 1 if one of them would not. `status` exits with code 1 if something
     is pending, or if the schema is newer and incompatible. Both only read the database.
     """
-    address = load_config(dsn=dsn).require_dsn()
+    address = load_config(dsn=dsn).require_session_dsn()
     if what == "up":
         _migrate(address, lock_timeout, give_up_after, shards, output)
     elif what == "plan":

@@ -14,6 +14,7 @@ RUN = {
     "scheduler": LazyCommand("bellringer.cli.processes:scheduler", "Run a scheduler without the API."),
     "worker": LazyCommand("bellringer.cli.processes:worker", "Run a worker that executes the tasks of an app."),
     "migrate": LazyCommand("bellringer.cli.migrate:migrate", "Create or update the database schema."),
+    "roles": LazyCommand("bellringer.cli.roles:roles", "Print SQL for database roles with least privilege."),
 }
 CONTROL = {
     "jobs": LazyCommand("bellringer.cli.jobs:jobs", "List, create, update, pause, resume, trigger and delete jobs."),

@@ -83,7 +83,7 @@ async def _verify(config: Config, asked: dict[str, Any], printer: _JsonPrinter |
 
     late_after = parse_duration(asked.pop("late_after"), what="--late-after")
     unstarted_after = parse_duration(asked.pop("unstarted_after"), what="--unstarted-after")
-    connection = await connect(config.require_dsn(), name="bellringer verify")
+    connection = await connect(config.require_session_dsn(), name="bellringer verify")
     try:
         await require_current(connection)
         now: datetime = await connection.fetchval("select bellringer.now()")

@@ -1,19 +1,25 @@
-"""Connection pools and single connections to PostgreSQL, their session settings, and the classes of errors."""
+"""Connection pools and single connections to PostgreSQL, their session settings, and the classes of errors.
+
+Through a pooler in transaction mode (`pgbouncer=true` in the DSN), consecutive transactions of one connection may use
+different sessions of the server. Then nothing is prepared, no setting is sent at the start of a session, and the role's
+defaults must be those of SETTINGS (`bellringer roles settings`). See docs/decisions/032.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Any, Final
-from urllib.parse import urlsplit
 from weakref import WeakSet
 
 import asyncpg
 
 from bellringer.errors import BellringerError, ConfigError, NoFreeConnection, Unavailable
 from bellringer.store.dead_connections import CONNECT_SECONDS, USER_TIMEOUT_MS, GuardedConnection, StatementMonitor
-from bellringer.telemetry import DB_CONNECTIONS
+from bellringer.store.dsn import describe_endpoints, driver_dsn, is_pooled
+from bellringer.telemetry import DB_CONNECTIONS, log
 
 # Errors of a connection: the server may have committed the statement.
 CONNECTION_ERRORS: Final = (
@@ -108,8 +114,23 @@ SETTINGS: Final = {
     "tcp_keepalives_count": "2",
     "tcp_user_timeout": str(USER_TIMEOUT_MS),
 }
+# PgBouncer keeps these for each of its clients, so they can be sent to it.
+POOLED_SETTINGS: Final = {name: SETTINGS[name] for name in ("timezone", "datestyle", "standard_conforming_strings")}
+# Statements and functions rely on these. Through a pooler they must be defaults of the role.
+REQUIRED_SETTINGS: Final = (
+    "search_path",
+    "default_transaction_isolation",
+    "default_transaction_read_only",
+    "row_security",
+    "plan_cache_mode",
+    "jit",
+    "statement_timeout",
+    "idle_in_transaction_session_timeout",
+)
+_READ_SETTINGS: Final = "select name, current_setting(name) as value from unnest($1::text[]) name"
 MAX_QUERIES: Final = 50_000  # of one connection, which is then replaced
 IDLE_SECONDS: Final = 60.0  # idle connections are closed after this time
+POOLER_HINT: Final = "pgbouncer=true to the DSN if it pools by transaction; see docs/database.md"
 FULL_SECONDS: Final = 1.0  # how long a pool does not grow after the server refused a connection
 COMMAND_SECONDS: Final = 35.0  # longer than statement_timeout, so that the server gives up first
 
@@ -176,10 +197,15 @@ class Store:
         dsn: str,
         monitor: StatementMonitor | None = None,
         name: str = "",
+        *,
+        session_dsn: str | None = None,
+        is_pooled: bool = False,
     ) -> None:
         self.pool = pool
         self.dsn = dsn
         self.name = name
+        self.session_dsn = session_dsn  # for connections that keep session state; None: only a pooler can be reached
+        self.is_pooled = is_pooled  # whether another client may use the same server session between transactions
         self._monitor = monitor
         self.listener: Any = None  # the listening connection; see store.wakeups
         self.days: set[date] = set()  # days whose partitions this process has created or seen
@@ -194,11 +220,12 @@ class Store:
         name: str = "bellringer",
         kind: type[GuardedConnection] = GuardedConnection,
         settings: Mapping[str, str] | None = None,
+        direct_dsn: str | None = None,
     ) -> Store:
+        """Opens a pool. `direct_dsn` leads to the server itself if `dsn` leads to a pooler."""
         monitor = StatementMonitor(dsn)
         try:
             pool = await _Pool(
-                dsn,
                 min_size=1,
                 max_size=size,
                 max_queries=MAX_QUERIES,
@@ -210,14 +237,38 @@ class Store:
                 timeout=CONNECT_SECONDS,
                 command_timeout=COMMAND_SECONDS,
                 connection_class=kind,
-                server_settings={**SETTINGS, **(settings or {}), "application_name": name},
+                **driver_options(dsn, name, settings),
             )
         except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.ClientConfigurationError) as error:
             raise unreachable(dsn, error, needs=size) from error
         assert pool is not None
-        opened = cls(pool, dsn, monitor, name)
+        pooled = is_pooled(dsn)
+        opened = cls(pool, dsn, monitor, name, session_dsn=direct_dsn if pooled else dsn, is_pooled=pooled)
+        try:
+            await opened._check_sessions()
+        except BaseException:
+            await opened.close()
+            raise
         _open_stores.add(opened)
         return opened
+
+    async def _check_sessions(self) -> None:
+        """Raises ConfigError if sessions behind a pooler lack the settings. Also detects a pooler that the DSN does not
+        name: its sessions may be shared, so no scope of a tenant may outlast a transaction.
+        """
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS), self.pool.acquire() as connection:
+                if self.is_pooled:
+                    await require_session_settings(connection, self.dsn)
+                elif await connection.fetchval("select pg_backend_pid()") != connection.get_server_pid():
+                    self.is_pooled = True
+                    log.warning(
+                        "a connection pooler is in front of PostgreSQL, but the DSN does not say so",
+                        server=describe_endpoints(self.dsn),
+                        hint=f"add {POOLER_HINT}",
+                    )
+        except RETRYABLE_ERRORS as error:
+            raise unreachable(self.dsn, error) from error
 
     async def close(self) -> None:
         _open_stores.discard(self)
@@ -257,14 +308,34 @@ def measure_pools() -> None:
             DB_CONNECTIONS.labels(purpose, state).set(value)
 
 
+def driver_options(dsn: str, name: str, settings: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Returns the arguments with which the driver opens connections to this address."""
+    if is_pooled(dsn):
+        return {
+            "dsn": driver_dsn(dsn),
+            "server_settings": {**POOLED_SETTINGS, "application_name": name},
+            "statement_cache_size": 0,
+        }
+    return {"dsn": driver_dsn(dsn), "server_settings": {**SETTINGS, **(settings or {}), "application_name": name}}
+
+
+async def require_session_settings(connection: Any, dsn: str) -> None:
+    """Raises ConfigError if the defaults of the role are not the settings that Bellringer needs."""
+    rows = await connection.fetch(_READ_SETTINGS, list(REQUIRED_SETTINGS))
+    if wrong := [row for row in rows if row["value"] != SETTINGS[row["name"]]]:
+        role = await connection.fetchval("select session_user::text")
+        found = ", ".join(f"{row['name']} = {row['value']}" for row in wrong)
+        raise ConfigError(
+            f"the sessions behind the pooler at {describe_endpoints(dsn)} have {found}",
+            hint=f"run the statements that `bellringer roles settings {role}` prints, then RECONNECT in PgBouncer",
+        )
+
+
 async def connect(dsn: str, *, name: str = "bellringer") -> asyncpg.Connection[Any]:
     """Opens one dedicated connection."""
     try:
         return await asyncpg.connect(
-            dsn,
-            connection_class=GuardedConnection,
-            timeout=CONNECT_SECONDS,
-            server_settings={**SETTINGS, "application_name": name},
+            connection_class=GuardedConnection, timeout=CONNECT_SECONDS, **driver_options(dsn, name)
         )
     except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.ClientConfigurationError) as error:
         raise unreachable(dsn, error) from error
@@ -276,8 +347,7 @@ def unreachable(dsn: str, error: BaseException, *, needs: int = 1) -> Bellringer
         return ConfigError(
             f"the DSN cannot be used: {error}", hint="it looks like postgresql://user@host:5432/database"
         )
-    parts = urlsplit(dsn)
-    where = f"{parts.hostname}:{parts.port or 5432}" if parts.hostname else "its socket"
+    where = describe_endpoints(dsn)
     if isinstance(error, asyncpg.TooManyConnectionsError):
         wanted = "1 more" if needs == 1 else f"1 to {needs} more"
         return NoFreeConnection(
@@ -285,12 +355,31 @@ def unreachable(dsn: str, error: BaseException, *, needs: int = 1) -> Bellringer
             hint="raise max_connections of the server, or lower BELLRINGER_POOL_SIZE of the processes that use it; "
             "docs/deployment.md lists the connections of each process",
         )
-    if isinstance(error, asyncpg.PostgresError) and not isinstance(error, RETRYABLE_ERRORS):
+    if isinstance(error, ssl.SSLError):
         return ConfigError(
-            f"PostgreSQL at {where} refuses the connection: {error}",
-            hint="create that database and role, or set BELLRINGER_DSN to one that exists",
+            f"the TLS connection to PostgreSQL at {where} failed: {describe_tls_error(error)}",
+            hint="check sslmode, sslrootcert, sslcert and sslkey in BELLRINGER_DSN; see docs/database.md",
         )
+    if isinstance(error, asyncpg.PostgresError) and "unsupported startup parameter" in str(error):
+        return ConfigError(f"there is a pooler at {where}: {error}", hint=f"add {POOLER_HINT}")
+    if isinstance(error, asyncpg.PostgresError) and not isinstance(error, RETRYABLE_ERRORS):
+        return ConfigError(f"PostgreSQL at {where} refuses the connection: {error}", hint=_refusal_hint(error))
     return Unavailable(
         f"PostgreSQL at {where} does not answer: {error or type(error).__name__}",
         hint="start it, or set BELLRINGER_DSN to one that runs",
     )
+
+
+def _refusal_hint(error: asyncpg.PostgresError) -> str:
+    if isinstance(error, asyncpg.InvalidPasswordError):
+        return "check the password in BELLRINGER_DSN or PGPASSFILE"
+    if "no pg_hba.conf entry" in str(error) and "no encryption" in str(error):
+        return "the server may require TLS: add sslmode=verify-full to BELLRINGER_DSN"
+    return "create that database and role, or set BELLRINGER_DSN to one that exists"
+
+
+def describe_tls_error(error: ssl.SSLError) -> str:
+    """Returns the reason of a failed handshake."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate was not accepted: {error.verify_message}"
+    return str(error.reason or error).replace("_", " ").lower()

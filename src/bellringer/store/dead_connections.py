@@ -16,6 +16,7 @@ from weakref import WeakSet
 
 import asyncpg
 
+from bellringer.store.dsn import driver_dsn
 from bellringer.telemetry import log
 
 CONNECT_SECONDS: Final = 5.0  # asyncpg's default is 60
@@ -150,7 +151,10 @@ class StatementMonitor:
     async def _busy(self, pids: list[int]) -> frozenset[int] | None:
         """Returns the backends that execute a statement; None if a pooler hides them."""
         probe = await asyncpg.connect(
-            self._dsn, timeout=PROBE_SECONDS, server_settings={"application_name": "bellringer probe"}
+            driver_dsn(self._dsn),
+            timeout=PROBE_SECONDS,
+            server_settings={"application_name": "bellringer probe"},
+            statement_cache_size=0,  # the address may be that of a pooler
         )
         try:
             if await probe.fetchval("select pg_backend_pid()") != probe.get_server_pid():

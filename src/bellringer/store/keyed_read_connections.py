@@ -2,7 +2,8 @@
 
 Plans are generic and kept, because planning takes several times as long as executing. They use only indexes, so a plan
 that was made while a table was empty is still right when the table is large. The connections do not belong to a pool:
-acquiring one from a pool for each read would cost as much as the driver's part of the read.
+acquiring one from a pool for each read would cost as much as the driver's part of the read. Behind a pooler nothing of
+this works, because plans and scopes belong to a session: then the pool reads.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any, Final, cast
 import asyncpg
 
 from bellringer.store.connection_pool import RETRYABLE_ERRORS, SETTINGS, Store
-from bellringer.store.tenant_scope import ScopedConnection
+from bellringer.store.dsn import driver_dsn
+from bellringer.store.tenant_scope import ScopedConnection, ScopedPool
 
 MAX_CONNECTIONS: Final = 8  # opened when needed; one tenant uses two at most, which leaves some for the others
 STATEMENT_TIMEOUT_SECONDS: Final = 5.0
@@ -44,10 +46,12 @@ class KeyedReads:
     def of(self, tenant_id: int) -> Store:
         """Returns a store that reads as this tenant."""
         return Store(
-            cast(Any, _TenantReader(self, tenant_id)), self._dsn
+            cast(Any, _TenantReader(self, tenant_id)), self._dsn, is_pooled=self._tenants.is_pooled
         )  # it has the methods of a pool that lookups use
 
     async def fetch(self, tenant_id: int, query: str, args: tuple[Any, ...]) -> list[asyncpg.Record]:
+        if self._tenants.is_pooled:
+            return await self._by_pool(tenant_id, query, args)
         connection, reusable = await self._connections.get(), None
         try:
             if connection is None or connection.is_closed():
@@ -64,14 +68,12 @@ class KeyedReads:
         return found
 
     async def _by_pool(self, tenant_id: int, query: str, args: tuple[Any, ...]) -> list[asyncpg.Record]:
-        """Reads on a connection of the pool, because the server has none left; the statement is planned each time."""
-        async with self._tenants.pool.acquire() as connection:
-            await connection.set_tenant(tenant_id, None)  # type: ignore[attr-defined]
-            return await connection.fetch(query, *args)
+        """Reads on a connection of the pool; the statement is planned each time."""
+        return await ScopedPool(self._tenants, tenant_id, None).fetch(query, *args)
 
     async def _open(self) -> ScopedConnection:
         return await asyncpg.connect(
-            self._dsn,
+            driver_dsn(self._dsn),
             connection_class=ScopedConnection,
             server_settings=self._settings,
             timeout=STATEMENT_TIMEOUT_SECONDS,

@@ -19,6 +19,7 @@ import asyncpg
 
 from bellringer.core.advisory_locks import AdvisoryLock
 from bellringer.core.leases import LEASE_DURATION, LeaseKeeper
+from bellringer.errors import ConfigError
 from bellringer.store import leases
 from bellringer.store.connection_pool import DATABASE_ERRORS, Store, connect
 from bellringer.telemetry import log
@@ -28,14 +29,18 @@ _TRY_LOCK: Final = f"select pg_try_advisory_lock({AdvisoryLock.LEADER.value}, 0)
 
 
 class LeaderLeases(LeaseKeeper):
-    """Grants all shards to the holder of the lock. Needs a session, so it does not work through a transaction
-    pooler.
-    """
+    """Grants all shards to the holder of the lock. Needs a session, so behind a pooler it needs `direct_dsn`."""
 
     shares_shards = False
 
     def __init__(self, store: Store, lease: timedelta = LEASE_DURATION) -> None:
+        if store.session_dsn is None:
+            raise ConfigError(
+                "coordination = leader needs a session, and the DSN leads to a pooler",
+                hint="set direct_dsn to the address of PostgreSQL itself, or choose coordination = postgresql",
+            )
         self._store = store
+        self._session_dsn = store.session_dsn
         self._lease = lease
         self._session: asyncpg.Connection[Any] | None = None
         self._leads = False
@@ -91,7 +96,7 @@ class LeaderLeases(LeaseKeeper):
 
     async def _connected(self) -> asyncpg.Connection[Any]:
         if self._session is None or self._session.is_closed():
-            self._session = await connect(self._store.dsn, name="bellringer leader")
+            self._session = await connect(self._session_dsn, name="bellringer leader")
             self._session.add_termination_listener(self._cut)
         return self._session
 

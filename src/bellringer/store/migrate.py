@@ -117,6 +117,12 @@ SET_UP_ROW_SECURITY: Final = """
 select case when pg_has_role(current_user, nspowner, 'USAGE') then bellringer.set_up_row_security() end
 from pg_namespace where nspname = 'bellringer'
 """
+# Repeated by every migration: an administrator may create the roles at any time. It takes a lock only for new tables.
+SET_UP_SERVICE_ROLES: Final = """
+select case when pg_has_role(current_user, nspowner, 'USAGE') then bellringer.set_up_service_roles() end
+from pg_namespace where nspname = 'bellringer'
+"""
+HAS_SERVICE_ROLES: Final = "select to_regprocedure('bellringer.set_up_service_roles()') is not null"
 HAS_ROW_SECURITY: Final = "select to_regprocedure('bellringer.row_security_is_on()') is not null"
 ROW_SECURITY: Final = """
 select bellringer.row_security_is_on() as is_on, bellringer.tenant_role() as role, current_user::text as owner
@@ -543,6 +549,8 @@ async def _set_up_row_security(connection: Connection, waits: LockRetries, *, ag
     found = await row_security(connection)
     if found is not None and (again or not found.is_on):
         await _retry_locks(connection, waits, partial(connection.execute, SET_UP_ROW_SECURITY))
+    if await connection.fetchval(HAS_SERVICE_ROLES):
+        await _retry_locks(connection, waits, partial(connection.execute, SET_UP_SERVICE_ROLES))
 
 
 def _quoted(name: str) -> str:

@@ -37,8 +37,7 @@ async def drop_day(store: Store, day: date) -> bool:
         if await connection.fetchval(_SQL.in_use, start, start + timedelta(days=1)):
             return False
         try:
-            for parent in PARTITIONED_TABLES:
-                await connection.execute(f"drop table if exists bellringer.{parent}_{day:%Y%m%d}")
+            await connection.execute(_SQL.drop_day, day)
         except asyncpg.LockNotAvailableError:
             raise _DayLocked from None
     return True

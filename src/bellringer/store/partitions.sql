@@ -41,3 +41,6 @@ select bellringer.forget_jobs($1, $2)
 
 -- name: forget_schedules
 select bellringer.forget_schedules($1)
+
+-- name: drop_day
+select bellringer.drop_day($1)

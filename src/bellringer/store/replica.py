@@ -77,4 +77,9 @@ class ReadStore(Store):
     """A read-only store that may lag behind."""
 
     def __init__(self, replica: Replica, lagging: Store, primary: Store) -> None:
-        super().__init__(cast(Any, _FallbackPool(replica, lagging.pool, primary.pool)), primary.dsn)
+        super().__init__(
+            cast(Any, _FallbackPool(replica, lagging.pool, primary.pool)),
+            primary.dsn,
+            session_dsn=primary.session_dsn,
+            is_pooled=primary.is_pooled,
+        )

@@ -1,5 +1,5 @@
 """Stores that act for one caller: each connection knows the tenant whose rows it may see, and the actor for the
-audit.
+audit. Behind a pooler the scope belongs to a transaction instead, because the session is shared with other clients.
 
 Every statement filters by tenant. Row-level security is the second barrier: the connections have a database role
 that sees only the rows of the current tenant, even if a statement lacks its filter.
@@ -30,6 +30,12 @@ _SHORT_IDLE_TIMEOUT: Final = "set_config('idle_in_transaction_session_timeout', 
 _SET_ALL_TENANTS: Final = (
     f"select set_config('bellringer.tenant', '', true), set_config('bellringer.actor', $1, true), {_SHORT_IDLE_TIMEOUT}"
 )
+# Behind a pooler the role belongs to the scope: it cannot be set at the start of a session.
+_SET_LOCALLY: Final = (
+    "select set_config('role', $3, true), set_config('bellringer.tenant', $1, true),"
+    f" set_config('bellringer.actor', $2, true), {_SHORT_IDLE_TIMEOUT}"
+)
+NO_ROLE: Final = "none"
 
 
 class ScopedConnection(Watched):
@@ -54,8 +60,9 @@ class ScopedConnection(Watched):
 class ScopedPool:
     """The part of the pool interface that the store's functions use, for one caller."""
 
-    def __init__(self, pool: asyncpg.Pool[asyncpg.Record], tenant_id: int, actor: str | None) -> None:
-        self._pool = pool
+    def __init__(self, base: Store, tenant_id: int, actor: str | None) -> None:
+        self._base = base
+        self._pool = base.pool
         self._tenant_id = tenant_id
         self._actor = actor
         self._pinned: Connection | None = None
@@ -71,8 +78,19 @@ class ScopedPool:
         if self._pinned is not None:
             yield self._pinned
             return
+        if self._base.is_pooled:
+            async with self._local_scope(str(self._tenant_id)) as connection:
+                yield connection
+            return
         async with self._pool.acquire() as connection:
             await connection.set_tenant(self._tenant_id, self._actor)  # type: ignore[attr-defined]
+            yield connection
+
+    @asynccontextmanager
+    async def _local_scope(self, tenant: str) -> AsyncIterator[Connection]:
+        """Yields a connection in a transaction that has the role, the tenant and the actor; its end resets them."""
+        async with self._pool.acquire() as connection, connection.transaction():
+            await connection.fetchval(_SET_LOCALLY, tenant, self._actor or "", self._base.role or NO_ROLE)
             yield connection
 
     @asynccontextmanager
@@ -125,13 +143,17 @@ class _AllTenantsPool(ScopedPool):
     connection.
     """
 
-    def __init__(self, pool: asyncpg.Pool[asyncpg.Record], actor: str | None) -> None:
-        super().__init__(pool, 0, actor)
+    def __init__(self, base: Store, actor: str | None) -> None:
+        super().__init__(base, 0, actor)
 
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[Connection]:
         if self._pinned is not None:
             yield self._pinned
+            return
+        if self._base.is_pooled:
+            async with self._local_scope("") as connection:
+                yield connection
             return
         async with self._pool.acquire() as connection, connection.transaction():
             await connection.fetchval(_SET_ALL_TENANTS, self._actor or "")
@@ -142,10 +164,10 @@ class ScopedStore(Store):
     """A store for one caller; tenant None may see all tenants."""
 
     def __init__(self, base: Store, tenant_id: int | None, actor: str | None) -> None:
-        self.scoped_pool = (
-            _AllTenantsPool(base.pool, actor) if tenant_id is None else ScopedPool(base.pool, tenant_id, actor)
+        self.scoped_pool = _AllTenantsPool(base, actor) if tenant_id is None else ScopedPool(base, tenant_id, actor)
+        super().__init__(  # the scoped pool implements the methods of a pool that are used
+            cast(Any, self.scoped_pool), base.dsn, session_dsn=base.session_dsn, is_pooled=base.is_pooled
         )
-        super().__init__(cast(Any, self.scoped_pool), base.dsn)  # implements the methods of a pool that are used
         self.days = base.days
 
     @property
@@ -164,7 +186,7 @@ class ScopedStore(Store):
             self.days = known
 
 
-async def open_tenants(dsn: str, *, size: int = 8, name: str = "bellringer") -> Store:
+async def open_tenants(dsn: str, *, size: int = 8, name: str = "bellringer", direct_dsn: str | None = None) -> Store:
     """Opens a pool whose stores are scoped per caller. Without the role, only the statements separate tenants."""
     found = await _row_security(dsn, name)
     role = found.role if found is not None and found.is_on else None
@@ -176,7 +198,12 @@ async def open_tenants(dsn: str, *, size: int = 8, name: str = "bellringer") -> 
         )
         log.warning("row-level security between tenants is off", hint=hint)
     opened = await Store.open(
-        dsn, size=size, name=name, kind=ScopedConnection, settings={} if role is None else {"role": role}
+        dsn,
+        size=size,
+        name=name,
+        kind=ScopedConnection,
+        settings={} if role is None else {"role": role},
+        direct_dsn=direct_dsn,
     )
     opened.role = role
     return opened

@@ -14,6 +14,7 @@ from bellringer.clock import Clock
 from bellringer.core.messages import SEND_AHEAD, SEND_NOTICE
 from bellringer.errors import Unavailable
 from bellringer.store.connection_pool import RETRYABLE_ERRORS, Store, connect
+from bellringer.telemetry import log
 
 WORK_CHANNEL: Final = "bellringer_work"  # payload: see `parse_work_hint`
 COHORTS_CHANNEL: Final = (
@@ -169,10 +170,23 @@ def parse_work_hint(payload: str) -> WorkHint:
 
 
 async def listen(store: Store, clock: Clock, channels: dict[str, Callable[[str], None]]) -> None:
-    """Listens forever, on one connection per store, and reconnects after every loss."""
+    """Listens forever, on one connection per store, and reconnects after every loss. Without a session of its own, as
+    behind a pooler, it waits forever: the callers poll.
+    """
+    if store.session_dsn is None:
+        if store.listener is None:
+            store.listener = NoListener()
+            log.warning("no notifications through the pooler; work is found by polling", hint="set direct_dsn")
+        await asyncio.Event().wait()
     if store.listener is None:
         store.listener = _Listener(store, clock)
     await store.listener.hear(channels)
+
+
+class NoListener:
+    """Stands for a listener where no session can listen."""
+
+    connected = False
 
 
 class _Listener:
@@ -211,7 +225,8 @@ class _Listener:
                 await self._clock.sleep(wait)
 
     async def _listen_once(self) -> None:
-        connection = await connect(self._store.dsn, name="bellringer listener")
+        assert self._store.session_dsn is not None
+        connection = await connect(self._store.session_dsn, name="bellringer listener")
         connection.add_termination_listener(lambda *_: self._changed.set())
         known: set[str] = set()
         try:

@@ -17,11 +17,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
-from urllib.parse import parse_qs, urlsplit
+
+from bellringer.store.dsn import endpoints
 
 FORK_EXIT_CODE: Final = 70  # exit code of a forked process that returned from its handler
 _PR_SET_PDEATHSIG: Final = 1
-_POSTGRESQL_PORT: Final = 5432
 
 
 class _Thread(threading.local):
@@ -53,9 +53,7 @@ _process: Final = _Process()
 def close_connections_in_forks(dsn: str) -> None:
     """Register a database whose connections forked processes must close."""
     with suppress(ValueError):
-        parts = urlsplit(dsn)
-        named = parse_qs(parts.query).get("port", [str(parts.port or _POSTGRESQL_PORT)])
-        _process.ports.add(int(named[0]))
+        _process.ports |= {port for _, port in endpoints(dsn)}
 
 
 @contextmanager

@@ -113,7 +113,8 @@ class Worker:
         self._catalog = Catalog(store)
         self._log_writer = LogWriter(store)
         self._block_reports = BlockReports(self._database_clock.now)
-        close_connections_in_forks(store.dsn)
+        for dsn in {store.dsn, store.session_dsn or store.dsn}:
+            close_connections_in_forks(dsn)
         self._lease = WorkerLease(clock)
         self._executor = self._create_executor()
         self._tenant_names = dict(settings.tenants)

@@ -7,7 +7,7 @@ declare f record;
 begin
   for f in
     select p.oid::regprocedure as name, p.proacl is not null as has_rights,
-           p.proname = 'set_up_row_security' or p.prosecdef
+           p.proname in ('set_up_row_security', 'set_up_service_roles') or p.prosecdef
              and not coalesce(p.proargnames && array['p_tenant', 'p_jobs'], false)
              and p.proname not in ('ensure_days', 'slots_taken', 'pool_limits', 'scheduler_of',
                'component_waited_for') as is_closed

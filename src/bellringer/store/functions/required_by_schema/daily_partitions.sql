@@ -28,3 +28,14 @@ begin
     end loop;
   end loop;
 end $$;
+
+-- Drops the partitions of a day. Waits at most one second for their locks. The caller checks that nothing refers to the
+-- day. Only the owner of the tables can drop them, so a scheduler with a role of its own calls this function.
+create or replace function drop_day(p_day date) returns void
+language plpgsql security definer set search_path = bellringer, pg_temp set lock_timeout = '1s' as $$
+declare parent text;
+begin
+  foreach parent in array array['runs', 'attempts', 'logs'] loop
+    execute format('drop table if exists %I', parent || '_' || to_char(p_day, 'YYYYMMDD'));
+  end loop;
+end $$;
