@@ -33,7 +33,8 @@ async def create_lease_keeper(config: Config, store: Store) -> LeaseKeeper:
         return rows
     if config.coordination == "leader":
         return LeaderLeases(store, config.lease)
-    from bellringer.backends.etcd import EtcdAddress, EtcdLeases  # noqa: PLC0415
+    from bellringer.backends.etcd import EtcdLeases  # noqa: PLC0415
+    from bellringer.backends.etcd_address import EtcdAddress  # noqa: PLC0415
 
     return EtcdLeases(
         rows, EtcdAddress.read(config.coordination, await Catalog(store).installation_name()), config.lease

@@ -34,7 +34,7 @@ MIN_ROOT_KEY_LENGTH: Final = 32  # shorter keys could be guessed
 
 _BACKENDS: Final[Mapping[str, tuple[str, ...]]] = {
     "dispatch": ("postgresql", "kafka://"),
-    "coordination": ("postgresql", "leader", "etcd://"),
+    "coordination": ("postgresql", "leader", "etcd://", "etcds://"),
     "cache": ("redis://", "rediss://"),
 }
 
@@ -80,7 +80,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     pool_size: int | None = None  # maximum connections per pool; None: derived from the server's max_connections
     read_dsn: str | None = None  # address of a replica that serves lists and history
     dispatch: str = "postgresql"  # or kafka://host:9092,host:9092/prefix?partitions=12
-    coordination: str = "postgresql"  # shard leases; or leader, or etcd://host:2379,host:2379/prefix
+    coordination: str = "postgresql"  # shard leases; or leader, or etcd://host:2379,host:2379/prefix; etcds:// for TLS
     cache: str | None = None  # redis://host:6379/0, shared by API processes; None: one cache per process
     time_index: Literal["process", "redis"] = "process"  # where schedulers index upcoming due times
     name: str | None = None  # name of this process in lists; None: host name and process id

@@ -14,7 +14,8 @@ from tests.support.silent_proxy import SilentProxy
 from tools.servers import Etcd, Kafka, Redis
 from tools.servers import kafka as kafka_service
 
-from bellringer.backends.etcd import EtcdAddress, EtcdLeases
+from bellringer.backends.etcd import EtcdLeases
+from bellringer.backends.etcd_address import EtcdAddress
 from bellringer.backends.kafka.backend import KafkaBackend
 from bellringer.backends.redis import pipeline
 from bellringer.backends.redis.cache import RedisCache

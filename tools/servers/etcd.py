@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from http.client import HTTPConnection, HTTPException
+import ssl
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import ClassVar
 
 from tools.servers import etcd_program
+from tools.servers.certificates import CertificateFiles
 from tools.servers.listener import Listener
 from tools.servers.ports_and_pids import HOST
 
@@ -16,10 +18,20 @@ class Etcd(Listener):
 
     name: ClassVar[str] = "etcd"
     setting: ClassVar[str] = "BELLRINGER_COORDINATION"
-    port_count: ClassVar[int] = 2  # client port and peer port
+    port_count = 2  # client port and peer port
 
-    def __init__(self, folder: Path, *, tied: bool = True, downloads: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        tied: bool = True,
+        downloads: Path | None = None,
+        tls: CertificateFiles | None = None,
+        extra: tuple[str, ...] = (),
+    ) -> None:
         super().__init__(folder, tied=tied)
+        self._tls = tls
+        self._extra = extra
         self._downloads = (downloads or self._folder).absolute()
 
     @property
@@ -32,7 +44,10 @@ class Etcd(Listener):
         return etcd_program.version_of_program(self._program)
 
     def _command(self, ports: tuple[int, ...]) -> list[str]:
-        clients, members = (f"http://{HOST}:{port}" for port in ports)
+        clients, members = (
+            f"{scheme}://{HOST}:{port}" for scheme, port in zip((self._scheme, "http"), ports, strict=True)
+        )
+        secured = self._tls and [f"--cert-file={self._tls.cert}", f"--key-file={self._tls.key}"]
         return [
             str(self._program),
             "--name=bellringer",
@@ -44,13 +59,23 @@ class Etcd(Listener):
             f"--initial-cluster=bellringer={members}",
             "--auto-compaction-retention=1h",
             "--log-level=warn",
+            *(secured or ()),
+            *self._extra,
         ]
 
+    @property
+    def _scheme(self) -> str:
+        return "https" if self._tls else "http"
+
     def _address_of(self, ports: tuple[int, ...]) -> str:
-        return f"etcd://{HOST}:{ports[0]}"
+        return f"{'etcds' if self._tls else 'etcd'}://{HOST}:{ports[0]}"
 
     def _answers(self) -> bool:
         client = HTTPConnection(HOST, self.port, timeout=1)
+        if self._tls:
+            client = HTTPSConnection(
+                HOST, self.port, timeout=1, context=ssl.create_default_context(cafile=str(self._tls.ca))
+            )
         try:
             client.request("GET", "/health")  # true once it has a leader and can write
             return b'"health":"true"' in client.getresponse().read()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from tools.servers import kafka_jars
+from tools.servers.certificates import CertificateFiles
 from tools.servers.listener import Listener, environment
 from tools.servers.ports_and_pids import HOST
 
@@ -48,6 +49,18 @@ num.network.threads=2
 num.io.threads=4
 """
 
+# A third listener, for clients with TLS and a password.
+SECURE_SETTINGS: Final = """\
+listeners=CLIENTS://{host}:{clients},CONTROLLER://{host}:{controller},SECURE://{host}:{secure}
+advertised.listeners=CLIENTS://{host}:{clients},CONTROLLER://{host}:{controller},SECURE://{host}:{secure}
+listener.security.protocol.map=CLIENTS:PLAINTEXT,CONTROLLER:PLAINTEXT,SECURE:SASL_SSL
+sasl.enabled.mechanisms=PLAIN
+listener.name.secure.plain.sasl.jaas.config=\\
+  org.apache.kafka.common.security.plain.PlainLoginModule required user_app="{password}";
+ssl.keystore.type=PEM
+ssl.keystore.location={keystore}
+"""
+
 LOGGING: Final = """\
 appender.out.type=Console
 appender.out.name=out
@@ -66,20 +79,40 @@ class Kafka(Listener):
 
     name: ClassVar[str] = "kafka"
     setting: ClassVar[str] = "BELLRINGER_DISPATCH"
-    port_count: ClassVar[int] = 2  # client port and controller port
+    port_count = 2  # client port and controller port
 
-    def __init__(self, folder: Path, *, tied: bool = True, downloads: Path | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        tied: bool = True,
+        downloads: Path | None = None,
+        tls: CertificateFiles | None = None,
+        password: str = "",
+    ) -> None:
+        """With `tls`, the port `secure_port` takes clients with TLS that log in as `app` with this password."""
         super().__init__(folder, tied=tied)
+        self._tls = tls
+        self._password = password
+        self.port_count = 2 if tls is None else 3
         self._downloads = (downloads or self._folder).absolute()
 
     def _prepare(self) -> str:
         self._jars, self._java = kafka_jars.get(self._downloads), kafka_jars.java()
         return kafka_jars.VERSION
 
+    @property
+    def secure_port(self) -> int:
+        return self.state.ports[2]
+
     def _command(self, ports: tuple[int, ...]) -> list[str]:
-        clients, controller = ports
+        places = {"host": HOST, "clients": ports[0], "controller": ports[1], "data": self._data}
+        text = SETTINGS.format(**places)
+        if self._tls is not None:  # the last value of a name applies
+            secure = {"secure": ports[2], "password": self._password, "keystore": self._tls.combined}
+            text += SECURE_SETTINGS.format(**places, **secure)
         settings = self._folder / "server.properties"
-        settings.write_text(SETTINGS.format(host=HOST, clients=clients, controller=controller, data=self._data))
+        settings.write_text(text)
         (self._folder / "log4j2.properties").write_text(LOGGING)
         if not (self._data / "meta.properties").exists():
             self._format(settings)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar, Final
+from typing import Final
 
 from bellringer.backends.embedded_postgres import launch
 from bellringer.errors import Unavailable
@@ -30,7 +30,7 @@ FOREIGN: Final = ("ETCD_", "KAFKA_", "VALKEY_", "REDIS_")  # prefixes of variabl
 class Listener(Server):
     """Its process is a child of this process, or was started by an earlier command."""
 
-    port_count: ClassVar[int] = 1
+    port_count: int = 1
 
     def __init__(self, folder: Path, *, tied: bool = True) -> None:
         super().__init__(folder, tied=tied)

@@ -14,53 +14,26 @@ from __future__ import annotations
 
 import asyncio
 import math
+import ssl
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Self
-from urllib.parse import urlsplit
+from typing import Any, Final
 from uuid import UUID
 
 import httpx2
 import msgspec
 
+from bellringer.backends.etcd_address import EtcdAddress
 from bellringer.core.leases import LEASE_DURATION, LeaseKeeper, LeaseTable
-from bellringer.errors import ConfigError, Unavailable
+from bellringer.errors import Unavailable
 
 ETCD_TIMEOUT_SECONDS: Final = 1.0  # for one response of one server
 MAX_KEYS_PER_TRANSACTION: Final = 100  # etcd allows 128 operations
 HINT_INTERVAL_SECONDS: Final = 0.2  # minimum time between two hints that shards are free
 WATCH_RESTART_SECONDS: Final = 7.0  # a watch without events for this long is restarted: its server may be down
-_DEFAULT_PORT: Final = 2379
 _GRPC_NOT_FOUND: Final = 5  # the lease does not exist
-
-
-@dataclass(frozen=True, slots=True)
-class EtcdAddress:
-    """The servers of an etcd cluster and the prefix of our keys."""
-
-    servers: tuple[str, ...]  # host:port
-    prefix: str
-
-    @classmethod
-    def read(cls, text: str, installation: str) -> Self:
-        """Parse etcd://host:2379,host:2379/prefix. The default prefix is unique to the installation."""
-        hint = "write it like etcd://host:2379,host:2379/prefix"
-        scheme, _, rest = text.partition("://")
-        hosts, _, prefix = rest.partition("/")
-        try:
-            found = [urlsplit(f"http://{host.strip()}") for host in hosts.split(",")]
-            servers = tuple(f"{_bracketed(part.hostname)}:{part.port or _DEFAULT_PORT}" for part in found)
-        except ValueError:
-            servers = ()
-        if scheme != "etcd" or not servers or any(server.startswith(":") or "@" in hosts for server in servers):
-            raise ConfigError(f"coordination cannot be {text!r}", hint=hint)
-        return cls(servers, prefix.strip("/") or f"bellringer/{installation}")
-
-
-def _bracketed(host: str | None) -> str:
-    return f"[{host}]" if host and ":" in host else host or ""
+_GRPC_UNAUTHENTICATED: Final = 16  # the token has expired, or the server has restarted
 
 
 class EtcdLeases(LeaseKeeper):
@@ -73,6 +46,8 @@ class EtcdLeases(LeaseKeeper):
         self._lease_id: str | None = None
         self._client: httpx2.AsyncClient | None = None
         self._first = 0  # index of the last server that responded
+        self._tls = address.tls()
+        self._token: str | None = None  # of the user; etcd forgets it after some minutes
 
     async def acquire(self, holder: UUID, want: int, among: Collection[int] | None = None) -> Mapping[int, int]:
         """Create the key, then the row. If this fails in between, the next renewal deletes the key."""
@@ -117,15 +92,19 @@ class EtcdLeases(LeaseKeeper):
                     "POST",
                     self._url("watch"),
                     json=request,
+                    headers=await self._headers(),
                     timeout=httpx2.Timeout(ETCD_TIMEOUT_SECONDS, read=WATCH_RESTART_SECONDS),
                 ) as answer:
                     async for line in answer.aiter_lines():
+                        if '"error"' in line:
+                            self._token = None  # it may have expired
+                            break
                         if '"events"' in line or '"created"' in line:
                             freed()
                             await asyncio.sleep(HINT_INTERVAL_SECONDS)
             except httpx2.ReadTimeout:
                 continue  # there may just have been no events
-            except httpx2.HTTPError:
+            except (httpx2.HTTPError, Unavailable):
                 self._first += 1
             await asyncio.sleep(ETCD_TIMEOUT_SECONDS)
 
@@ -186,34 +165,79 @@ class EtcdLeases(LeaseKeeper):
     # Calls
 
     async def _ask(self, what: str, body: Mapping[str, Any]) -> Any:
-        """Send a request to the last server that responded, or to the next one that does."""
-        why = ""
+        """Send a request to the last server that responded, or to the next one that does. Logs in again if the token of
+        the user has expired.
+        """
+        document, why = await self._post(what, body, await self._headers())
+        if document is not None and document.get("code") == _GRPC_UNAUTHENTICATED and self._address.user is not None:
+            self._token = None
+            document, why = await self._post(what, body, await self._headers())
+        if document is None or "error" in document:
+            raise self._unavailable(why)
+        return document
+
+    async def _post(self, what: str, body: Mapping[str, Any], headers: Mapping[str, str]) -> tuple[Any, str]:
+        """Return the first response, and why it is an error; None if no server responds."""
+        document, why = None, ""
         for _ in self._address.servers:
             try:
                 async with asyncio.timeout(ETCD_TIMEOUT_SECONDS):
-                    answer = await self._http().post(self._url(what), json=body)
+                    answer = await self._http().post(self._url(what), json=body, headers=headers)
                 document = msgspec.json.decode(answer.content)
-            except (httpx2.HTTPError, TimeoutError, msgspec.DecodeError):
-                why = "does not respond"
+            except (httpx2.HTTPError, TimeoutError, msgspec.DecodeError) as error:
+                why = _describe_failure(error)
             else:
                 if "error" not in document:
-                    return document
+                    return document, ""
                 why = f"returned {str(document.get('message') or document['error'])[:100]!r}"
+                if document.get("code") == _GRPC_UNAUTHENTICATED:
+                    break
                 if document.get("code") == _GRPC_NOT_FOUND:  # the lease has expired; the next pass gets a new one
                     self._lease_id = None
                     break
             self._first += 1
-        raise Unavailable(
-            f"etcd at {', '.join(self._address.servers)} {why}", hint="check that etcd is running, and its log"
+        return document, why
+
+    async def _headers(self) -> Mapping[str, str]:
+        """Return the headers of a request: the token of the user, if the address names one."""
+        if self._address.user is None:
+            return {}
+        if self._token is None:
+            login = {"name": self._address.user, "password": self._address.password}
+            document, why = await self._post("auth/authenticate", login, {})
+            if document is None or "token" not in document:
+                raise self._unavailable(f"did not accept the user {self._address.user!r}: {why}")
+            self._token = document["token"]
+        return {"Authorization": self._token}
+
+    def _unavailable(self, why: str) -> Unavailable:
+        is_login = self._address.user is not None or "permission denied" in why or "user name is empty" in why
+        hint = "check user, password and permissions in BELLRINGER_COORDINATION" if is_login else ""
+        if "TLS" in why:
+            hint = "check etcds://, ca, cert and key in BELLRINGER_COORDINATION"
+        return Unavailable(
+            f"etcd at {', '.join(self._address.servers)} {why}", hint=hint or "check that etcd is running, and its log"
         )
 
     def _url(self, what: str) -> str:
-        return f"http://{self._address.servers[self._first % len(self._address.servers)]}/v3/{what}"
+        return f"{self._address.scheme}://{self._address.servers[self._first % len(self._address.servers)]}/v3/{what}"
 
     def _http(self) -> httpx2.AsyncClient:
         if self._client is None:  # created in the event loop that uses it; environment proxies are ignored
-            self._client = httpx2.AsyncClient(timeout=ETCD_TIMEOUT_SECONDS, trust_env=False)
+            self._client = httpx2.AsyncClient(timeout=ETCD_TIMEOUT_SECONDS, trust_env=False, verify=self._tls)
         return self._client
+
+
+def _describe_failure(error: BaseException) -> str:
+    """Return why a request failed; errors of TLS are nested in those of the client."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"has a TLS certificate that was not accepted: {cause.verify_message}"
+        if isinstance(cause, ssl.SSLError):
+            return f"refused the TLS connection: {str(cause.reason or cause).replace('_', ' ').lower()}"
+        cause = cause.__cause__ or cause.__context__
+    return "does not respond"
 
 
 def _base64(text: str) -> str:

@@ -12,7 +12,8 @@ from uuid import UUID, uuid4
 import pytest
 from tools.servers import Etcd
 
-from bellringer.backends.etcd import EtcdAddress, EtcdLeases
+from bellringer.backends.etcd import EtcdLeases
+from bellringer.backends.etcd_address import EtcdAddress
 from bellringer.core.jobs import Definition
 from bellringer.core.leases import Holding, LeaseKeeper, MemoryLeases
 from bellringer.engine.register import create
