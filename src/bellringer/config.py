@@ -71,13 +71,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """All settings of a process. Durations are written like "90s", "1h30m" or "30d"."""
 
     dsn: str | None = None  # address of the database: postgresql://user@host/database
-    direct_dsn: str | None = None  # address of PostgreSQL itself, if `dsn` is that of PgBouncer
     host: str = "127.0.0.1"  # address that the API listens on
     port: int = DEFAULT_PORT  # port of the API
     metrics_host: str | None = None  # address of `metrics_port`; None: that of `host`
     metrics_port: int | None = None  # serves /metrics, /healthz and /readyz without a key; None or 0: not served
     url: str | None = None  # address of the server, for the command line and for links
     pool_size: int | None = None  # maximum connections per pool; None: derived from the server's max_connections
+    direct_dsn: str | None = None  # address of PostgreSQL itself, if `dsn` is that of PgBouncer
     read_dsn: str | None = None  # address of a replica that serves lists and history
     dispatch: str = "postgresql"  # or kafka://host:9092,host:9092/prefix?partitions=12
     coordination: str = "postgresql"  # shard leases; or leader, or etcd://host:2379,host:2379/prefix; etcds:// for TLS
