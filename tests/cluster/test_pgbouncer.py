@@ -83,7 +83,7 @@ async def test_processes_work_through_a_pooler_and_its_restart(
         pooler.start()
         second = await send(api, 2)
         for run in (first, second):
-            await until(lambda run=run: has_state(api, run, "succeeded"))  # type: ignore[misc]
+            await until(lambda run=run: has_state(api, run, "succeeded"))
     ticks = "select count(*) from bellringer.attempts join bellringer.jobs using (job_id) where ends_as = 'succeeded'"
     before = await direct.fetchval(ticks)
     await until(lambda: is_more(direct, ticks, before + 2))
