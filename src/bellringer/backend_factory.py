@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bellringer.clock import Clock
 from bellringer.config import Config
+from bellringer.core.archive import ObjectStore
 from bellringer.core.broker import BrokerBackend
 from bellringer.core.cache import Cache, ProcessCache
 from bellringer.core.leases import LeaseKeeper
@@ -69,6 +70,17 @@ async def create_time_index(config: Config, store: Store, clock: Clock) -> TimeI
     index = RedisIndex(config.cache, await Catalog(store).signing_secret(), clock)
     await index.open()
     return index
+
+
+def create_archive(config: Config) -> ObjectStore | None:
+    """Returns the archive of runs past retention; None if these runs are only deleted."""
+    if config.archive is None:
+        return None
+    try:
+        from bellringer.backends.object_store import ObstoreObjects  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise missing_extra_error("archive", error) from None
+    return ObstoreObjects(config.archive)
 
 
 def missing_extra_error(extra: str, error: ModuleNotFoundError) -> ConfigError:

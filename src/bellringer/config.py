@@ -36,6 +36,7 @@ _BACKENDS: Final[Mapping[str, tuple[str, ...]]] = {
     "dispatch": ("postgresql", "kafka://"),
     "coordination": ("postgresql", "leader", "etcd://", "etcds://"),
     "cache": ("redis://", "rediss://"),
+    "archive": ("file:///", "s3://"),
 }
 
 _RANGES: Final[Mapping[str, tuple[int, int, str]]] = {
@@ -92,6 +93,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dead_retention: timedelta = timedelta(days=30)  # for dead letters
     audit_retention: timedelta = timedelta(days=365)  # for the audit log
     job_retention: timedelta = timedelta(days=30)  # for jobs that were deleted or are done
+    archive: str | None = None  # file:///folder or s3://bucket/prefix for runs past retention; None: they are deleted
     grace: timedelta = timedelta(seconds=30)  # for running handlers when a worker stops
     block_limit: timedelta = timedelta(seconds=10)  # a coroutine that blocks its event loop longer fails
     isolated_dsn: bool = True  # whether isolated handlers get the DSN, which they need to send runs

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from bellringer import telemetry, tracing
-from bellringer.backend_factory import create_broker, create_cache, create_lease_keeper, create_time_index
+from bellringer.backend_factory import (
+    create_archive,
+    create_broker,
+    create_cache,
+    create_lease_keeper,
+    create_time_index,
+)
 from bellringer.clock import Clock, SystemClock
 from bellringer.codecs import load_codec
 from bellringer.config import Config, DescribedSetting, load_config
@@ -406,6 +412,7 @@ async def _create_scheduler(config: Config, store: Store) -> Scheduler:
         ),
         lease=config.lease,
         region=config.region,
+        archive=create_archive(config),
     )
     clock = SystemClock()
     broker, index = await create_broker(config, store), await create_time_index(config, store, clock)

@@ -106,6 +106,8 @@ AUTH_FAILURES = Counter("bellringer_auth_failures_total", "Requests without a va
 BLOCKED_LOOP = Counter(
     "bellringer_blocked_loop_total", "Attempts whose coroutine blocked the event loop for a second", ["task"]
 )
+ARCHIVED = Counter("bellringer_archived_total", "Batches of runs past retention that were archived")
+ARCHIVE_FAILURES = Counter("bellringer_archive_failures_total", "Steps of the archive that failed; the runs are kept")
 ERRORS = Counter("bellringer_step_errors_total", "Failed iterations of background loops", ["step"])
 
 _LIVE = {"multiprocess_mode": "livemostrecent"}
@@ -117,6 +119,8 @@ STRANDED = Gauge(
     ["reason"],
     **_LIVE,  # type: ignore[arg-type]
 )
+ARCHIVE_BACKLOG = Gauge("bellringer_archive_backlog", "Batches of runs that wait for the archive", **_LIVE)  # type: ignore[arg-type]
+ARCHIVE_AGE = Gauge("bellringer_archive_age_seconds", "Age of the oldest batch that waits for the archive", **_LIVE)  # type: ignore[arg-type]
 DEAD_LETTERS = Gauge("bellringer_dead_letters", "Dead-lettered runs", ["task"], **_LIVE)  # type: ignore[arg-type]
 DEAD_LETTERS_STORED = Gauge(
     "bellringer_dead_letters_stored",

@@ -33,6 +33,7 @@ CONTROL = {
     "secrets": LazyCommand(
         "bellringer.cli.secrets:secrets", "Set, list and delete secrets; rotate their encryption keys."
     ),
+    "archive": LazyCommand("bellringer.cli.archive:archive", "List, verify and print archived runs."),
     "freezes": LazyCommand("bellringer.cli.calendars:freezes", "Suspend schedules for a period."),
     "calendars": LazyCommand("bellringer.cli.calendars:calendars", "Manage calendars of days off."),
     "tasks": LazyCommand("bellringer.cli.tasks:tasks", "List, pause and resume tasks."),

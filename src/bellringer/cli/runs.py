@@ -55,8 +55,8 @@ runs.add_command(send)
 
 def filter_options(function: Any) -> Any:
     for option in (
-        click.option("--to", "end", metavar="TIME", help="Only runs scheduled before this instant."),
-        click.option("--from", "start", metavar="TIME", help="Only runs scheduled at or after this instant."),
+        click.option("--to", "--until", "end", metavar="TIME", help="Only runs scheduled before this instant."),
+        click.option("--from", "--since", "start", metavar="TIME", help="Only runs scheduled since this instant."),
         click.option("--q", metavar="WORDS", help="Only runs whose job or task name contains these words."),
         click.option("--worker", type=click.IntRange(1), help="Only runs of this worker."),
         click.option("--tag", help="Only runs of jobs with this tag."),
@@ -106,6 +106,26 @@ def list_runs(client: Client, /, *, limit: int, output: str, **filters: Any) -> 
         name=lambda run: run.run_id,
         empty="no runs",
     )
+
+
+@runs.command(
+    "export",
+    examples="""
+    bellringer runs export --since 2026-11-01T00:00:00Z --until 2026-12-01T00:00:00Z --output november.ndjson
+    bellringer runs export --job nightly --state dead --format csv
+    """,
+)
+@filter_options
+@click.option("--output", "path", metavar="FILE", default="-", show_default=True, help="File to write; - is stdout.")
+@click.option("--format", "kind", type=click.Choice(["ndjson", "csv"]), default="ndjson", show_default=True)
+@click.option("--zstd", is_flag=True, help="Compress with Zstandard.")
+@with_client
+def export(client: Client, /, *, path: str, kind: str, zstd: bool, **filters: Any) -> None:
+    """Write runs to a file, newest first. Reads page by page, so memory does not depend on their number."""
+    from bellringer.cli.export_runs import export_runs
+
+    count = export_runs(client, path, kind, zstd=zstd, filters=filters)
+    click.echo(f"{count:,} runs exported", err=True)
 
 
 @runs.command("get", examples="bellringer runs get run_… -o json")

@@ -33,6 +33,7 @@ CHECKS: Final[Sequence[Check]] = (
     Check("row security", judge.judge_row_security, (facts.read_row_security,), needs_schema=True),
     Check("processes", judge.judge_processes, (facts.read_processes,), needs_schema=True),
     Check("partitions", judge.judge_partitions, (facts.read_partitions,), needs_schema=True),
+    Check("archive", judge.judge_archive, (facts.read_archive,), needs_schema=True),
     Check("session settings", judge.judge_session_settings, (facts.read_server,)),
     Check("synchronous_commit", judge.judge_synchronous_commit, (facts.read_server,)),
     Check("crash safety", judge.judge_crash_safety, (facts.read_server,)),

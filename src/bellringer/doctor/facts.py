@@ -501,6 +501,30 @@ async def read_partitions(c: Connections) -> PartitionFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveFacts:
+    """Runs past retention that are not in the archive yet; `problem` is that of the oldest batch that failed."""
+
+    batches: int
+    oldest_hours: float
+    problem: str | None
+
+
+_ARCHIVE: Final = """
+select count(*) as batches,
+       coalesce(extract(epoch from clock_timestamp() - min(opened_at)) / 3600, 0)::float8 as oldest_hours,
+       (array_agg(problem order by batch_id) filter (where problem is not null))[1] as problem
+from bellringer.archive_batches
+where state <> 'dropped'
+"""
+
+
+async def read_archive(c: Connections) -> ArchiveFacts:
+    row = await c.ours.fetchrow(_ARCHIVE)
+    assert row is not None
+    return ArchiveFacts(**dict(row))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClockFacts:
     skew_seconds: float  # this host's clock minus the database's
     uncertainty_seconds: float  # half a round trip

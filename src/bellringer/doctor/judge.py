@@ -8,6 +8,7 @@ from typing import Final
 
 from bellringer.doctor.facts import (
     LOCK_WAIT_SECONDS,
+    ArchiveFacts,
     CheckpointFacts,
     ClockFacts,
     ConnectionFacts,
@@ -57,6 +58,7 @@ OLD_PREPARED_SECONDS: Final = 60.0
 MAX_RETAINED_BYTES: Final = 10 << 30
 MAX_XID_AGE: Final = 1_200_000_000  # of 2,100,000,000
 MAX_SKEW_SECONDS: Final = 1.0
+MAX_ARCHIVE_HOURS: Final = 24.0
 HUGE_SKEW_SECONDS: Final = 60.0
 
 _VACUUM: Final = "Vacuum cannot remove dead rows of the queue meanwhile, so every claim becomes slower."
@@ -468,6 +470,19 @@ def judge_partitions(facts: PartitionFacts) -> Results:
         f"no partitions exist for {days}",
         "A scheduler creates them ahead; without one, the first run of a day has to wait for it.",
         f"select bellringer.ensure_days(array[{listed}]::date[]);",
+    )
+
+
+def judge_archive(facts: ArchiveFacts) -> Results:
+    if facts.problem is None and facts.oldest_hours < MAX_ARCHIVE_HOURS:
+        yield ok("no run past retention waits long for the archive")
+        return
+    text = f"{facts.batches} batches of runs past retention wait for the archive, for {facts.oldest_hours:.0f} h"
+    yield warn(
+        text if facts.problem is None else f"{text}: {facts.problem}",
+        "They are kept, and use disk space, until the archive has them. Without a scheduler whose setting `archive` is "
+        "set, nobody writes them.",
+        "bellringer settings",
     )
 
 

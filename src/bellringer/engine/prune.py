@@ -35,8 +35,10 @@ async def create_partitions(store: Store, now: datetime, ahead: int = 3) -> None
     await partitions.ensure_days(store, {(now + timedelta(days=n)).date() for n in range(ahead)})
 
 
-async def prune(store: Store, now: datetime, retention: Retention) -> int:
-    """Drops days past retention and returns how many. A day with unfinished runs or dead letters is kept."""
+async def prune(store: Store, now: datetime, retention: Retention, *, archives: bool = False) -> int:
+    """Drops days past retention and returns how many. A day with unfinished runs or dead letters is kept. With
+    `archives`, days are taken out of the history and kept until they are in the archive.
+    """
     await partitions.prune_expired(store, now, retention.dead_letters, retention.gaps, retention.events)
     await webhooks.prune_deliveries(store, now - retention.events)
     await egress.prune_breakers(store, now - retention.events)
@@ -49,7 +51,8 @@ async def prune(store: Store, now: datetime, retention: Retention) -> int:
     await workflows.prune(store, now - retention.runs)
     await workflows.prune_graphs(store)
     horizon = (now - retention.runs).date()
-    dropped = await partitions.drop_days(store, [day for day in await partitions.list_days(store) if day < horizon])
+    old = [day for day in await partitions.list_days(store) if day < horizon]
+    dropped = await partitions.drop_days(store, old, archives=archives)
     # A job is kept at least as long as its runs: deleting it earlier would fail in every pass.
     before = now - max(retention.jobs, retention.runs + timedelta(days=1))
     for _ in range(MAX_JOB_PASSES):

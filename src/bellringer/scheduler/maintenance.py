@@ -8,6 +8,7 @@ from typing import Final
 from uuid import UUID
 
 from bellringer.clock import Clock
+from bellringer.core.archive import ObjectStore
 from bellringer.engine import pause_task
 from bellringer.engine import prune as pruning
 from bellringer.engine.audit_seal import MAX_ENTRIES_PER_SEAL, seal_entries
@@ -15,13 +16,22 @@ from bellringer.engine.prune import Retention
 from bellringer.engine.reap import reap
 from bellringer.engine.register import resume
 from bellringer.engine.workflow_commands import stop_workflow_runs
+from bellringer.errors import BellringerError
 from bellringer.schedule.instants import EPOCH
-from bellringer.store import jobs, queue
+from bellringer.store import archive, jobs, queue
 from bellringer.store.connection_pool import Store
 from bellringer.store.interned_names import Catalog
 from bellringer.store.jobs import FinishCursor
 from bellringer.store.wakeups import CANCELS_CHANNEL, COHORTS_CHANNEL, RUNS_CHANNEL, WORK_CHANNEL, Wakeups
-from bellringer.telemetry import EXPIRED, REAPED, log
+from bellringer.telemetry import (
+    ARCHIVE_AGE,
+    ARCHIVE_BACKLOG,
+    ARCHIVE_FAILURES,
+    ARCHIVED,
+    EXPIRED,
+    REAPED,
+    log,
+)
 
 REAP_DELAY_SECONDS: Final = 7.0  # after an outage; longer than a worker waits before it repeats a failed heartbeat
 MAX_SEAL_PASSES: Final = 10
@@ -41,6 +51,7 @@ class Maintenance:
         now: Callable[[], datetime],
         retention: Retention,
         silence: timedelta,
+        archive: ObjectStore | None = None,
     ) -> None:
         self._store = store
         self._catalog = catalog
@@ -48,6 +59,7 @@ class Maintenance:
         self._now = now
         self._retention = retention
         self._silence = silence
+        self._archive = archive
         self._wakeups = Wakeups(store, clock)
         self._reaped_at = float("-inf")
         self._reap_from = 0.0
@@ -122,8 +134,25 @@ class Maintenance:
                 return
 
     async def prune(self) -> None:
-        if dropped := await pruning.prune(self._store, await self._store.now(), self._retention):
-            log.info("partitions past retention dropped", days=dropped)
+        archives = self._archive is not None
+        if dropped := await pruning.prune(self._store, await self._store.now(), self._retention, archives=archives):
+            log.info("partitions past retention dropped", days=dropped, archived_first=archives)
+
+    async def archive(self) -> None:
+        """Write runs past retention to the archive, for a few seconds."""
+        if self._archive is None:
+            return
+        from bellringer.engine.archive import archive_slice  # noqa: PLC0415 - needs an optional dependency
+
+        try:
+            ARCHIVED.inc(await archive_slice(self._store, self._archive, self._clock))
+        except BellringerError as error:
+            ARCHIVE_FAILURES.inc()
+            log.error("runs past retention cannot be archived; they are kept", error=error.message)
+        finally:
+            waiting = await archive.backlog(self._store)
+            ARCHIVE_BACKLOG.set(waiting.batches)
+            ARCHIVE_AGE.set(waiting.oldest_seconds)
 
     async def seal(self) -> None:
         """Seal new audit entries into the hash chain."""

@@ -16,6 +16,7 @@ from uuid import uuid4
 from bellringer import tracing
 from bellringer.clock import Clock, DatabaseClock
 from bellringer.core import fault_injection
+from bellringer.core.archive import ObjectStore
 from bellringer.core.background_loops import Wake, run_every
 from bellringer.core.broker import UNSEND_AFTER, BrokerBackend
 from bellringer.core.leases import LEASE_DURATION, Holding, LeaseKeeper
@@ -61,6 +62,7 @@ MIN_TICK_COHORTS, MAX_TICK_COHORTS = 4, 8_000
 UNNEEDED_STEP_SECONDS: Final = 5.0  # between passes of a step that has nothing to do
 LONG_STEP_SECONDS: Final = 900.0  # for steps that process large batches, before they count as stalled
 SEAL_CHECK_SECONDS: Final = 30.0
+ARCHIVE_SECONDS: Final = 15.0  # between two slices of the archive, which take up to 5 s each
 MAX_PASSES: Final = 10  # of backfills or operations, before their loop sleeps
 
 
@@ -73,6 +75,7 @@ class SchedulerSettings:
     lease: timedelta = LEASE_DURATION
     silence: timedelta = WORKER_SILENCE
     region: str | None = None
+    archive: ObjectStore | None = None  # for runs past retention; None: they are deleted
 
 
 class Scheduler:
@@ -99,7 +102,13 @@ class Scheduler:
         self._node_id = uuid4()  # new at every start, so that a (holder, token) pair is never granted twice
         self._monitoring = Monitoring(store, self._catalog)
         self._maintenance = Maintenance(
-            store, self._catalog, clock, self._database_clock.now, settings.retention, settings.silence
+            store,
+            self._catalog,
+            clock,
+            self._database_clock.now,
+            settings.retention,
+            settings.silence,
+            settings.archive,
         )
         self._seal_check = SealCheckStep(store)
         self._due_heap = DueHeap()
@@ -169,6 +178,12 @@ class Scheduler:
             run_every(600.0, self._make_days, name="make days"),
             run_every(
                 3600.0, self._on_shard_zero(self._maintenance.prune), name="prune", step_seconds=LONG_STEP_SECONDS
+            ),
+            run_every(
+                ARCHIVE_SECONDS,
+                self._on_shard_zero(self._maintenance.archive),
+                name="archive",
+                step_seconds=LONG_STEP_SECONDS,
             ),
             self._unless_idle(2.0, self._on_shard_zero(self._maintenance.seal), name="seal"),
             run_every(

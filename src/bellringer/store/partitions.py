@@ -29,15 +29,17 @@ async def list_days(store: Store) -> list[date]:
     return [datetime.strptime(name[-8:], "%Y%m%d").replace(tzinfo=UTC).date() for name in names]
 
 
-async def drop_day(store: Store, day: date) -> bool:
-    """Drops a day, unless unfinished runs or dead letters refer to it."""
+async def drop_day(store: Store, day: date, *, archives: bool = False) -> bool:
+    """Drops a day, unless unfinished runs or dead letters refer to it. With `archives`, the day becomes a batch of the
+    archive.
+    """
     start = datetime(day.year, day.month, day.day, tzinfo=UTC)
     async with store.pool.acquire() as connection, connection.transaction():
         await connection.execute("set local lock_timeout = '1s'")
         if await connection.fetchval(_SQL.in_use, start, start + timedelta(days=1)):
             return False
         try:
-            await connection.execute(_SQL.drop_day, day)
+            await connection.execute(_SQL.detach_day if archives else _SQL.drop_day, day)
         except asyncpg.LockNotAvailableError:
             raise _DayLocked from None
     return True
@@ -47,12 +49,12 @@ class _DayLocked(Exception):
     pass
 
 
-async def drop_days(store: Store, old: Sequence[date]) -> int:
+async def drop_days(store: Store, old: Sequence[date], *, archives: bool = False) -> int:
     """Drops days and returns how many; a day that is locked is left to the next pass."""
     dropped = 0
     for day in old:
         try:
-            dropped += await drop_day(store, day)
+            dropped += await drop_day(store, day, archives=archives)
         except _DayLocked:
             continue
     return dropped

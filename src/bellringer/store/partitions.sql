@@ -12,6 +12,9 @@ select exists (select 1 from queue where scheduled_for >= $1 and scheduled_for <
          or exists (select 1 from timers where scheduled_for >= $1 and scheduled_for < $2 and attempt > 0)
          or exists (select 1 from dead_letters where scheduled_for >= $1 and scheduled_for < $2)
 
+-- name: detach_day
+select bellringer.detach_day($1)
+
 -- name: forget_dead
 delete from dead_letters where died_at < $1
 
