@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import zstandard
@@ -19,12 +19,14 @@ from bellringer.clock import Clock
 from bellringer.core.archive import ArchiveManifest, ArchivePart, ObjectStore, batch_name, part_path
 from bellringer.core.fault_injection import fault_point
 from bellringer.core.jobs import HTTP_TASK
+from bellringer.core.redaction import redact_arguments, redact_document
 from bellringer.core.runs import RunKey, Spec
 from bellringer.egress.targets import hide_target_secrets
 from bellringer.errors import BellringerError
 from bellringer.store import archive
 from bellringer.store.archive import ArchiveBatch, ArchiveCursor, ExpiredRun
 from bellringer.store.connection_pool import Store
+from bellringer.store.runs import AttemptRow
 from bellringer.telemetry import log
 from bellringer.wire.archive import ArchivedRun
 from bellringer.wire.runs import Attempt
@@ -153,9 +155,10 @@ async def verify_part(target: ObjectStore, part: ArchivePart, each_line: Callabl
 
 
 def render_archived_run(expired: ExpiredRun, tenant: str) -> ArchivedRun:
-    """Renders a run as the API does; secrets of HTTP targets are hidden."""
+    """Renders a run as the API does: secrets of HTTP targets and values at `redact` paths are hidden."""
     run, attempts = expired.run, expired.attempts
     spec = run.spec or Spec()
+    args, kwargs = _shown_arguments(spec, is_http=run.task == HTTP_TASK)
     return ArchivedRun(
         run_id=run.key.id,
         tenant=tenant,
@@ -177,9 +180,22 @@ def render_archived_run(expired: ExpiredRun, tenant: str) -> ArchivedRun:
         token=run.token,
         reason=run.reason,
         error=run.error,
-        args=list(spec.args),
-        kwargs=hide_target_secrets(spec.kwargs) if run.task == HTTP_TASK else dict(spec.kwargs),
-        result=run.result,
-        attempts=[Attempt(**msgspec.structs.asdict(attempt)) for attempt in attempts],
+        args=args,
+        kwargs=kwargs,
+        result=redact_document(run.result, spec.redact),
+        attempts=[_render_attempt(attempt, spec.redact) for attempt in attempts],
         replay_of=None if run.of_slot is None else RunKey(run.key.job_id, run.key.scheduled_for, run.of_slot).id,
     )
+
+
+def _shown_arguments(spec: Spec, *, is_http: bool) -> tuple[list[Any], dict[str, Any]]:
+    if not is_http:
+        return redact_arguments(spec.args, spec.kwargs, spec.redact)
+    shown = hide_target_secrets(spec.kwargs)
+    if "body" in shown:
+        shown["body"] = redact_document(shown["body"], spec.redact)
+    return list(spec.args), shown
+
+
+def _render_attempt(attempt: AttemptRow, hidden: Sequence[str]) -> Attempt:
+    return Attempt(**{**msgspec.structs.asdict(attempt), "result": redact_document(attempt.result, hidden)})
