@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import httpx2
@@ -40,6 +41,13 @@ async def charge(invoice: int) -> str:
 def receipt(invoice: int) -> None:
     with tracer.start_as_current_span("print the receipt"):
         pass
+
+
+@app.task
+def book() -> None:
+    with tracer.start_as_current_span("book the order"):
+        render.send(2)
+        app.send_many([flaky.message(), render.message(3)])
 
 
 @app.task(isolation="process")
@@ -121,14 +129,14 @@ def cluster(bellringer_server: TestServer, tmp_path_factory: pytest.TempPathFact
 
 
 def wait_for_server(api: httpx2.Client) -> None:
-    deadline = time.monotonic() + 30
-    while True:
-        try:
+    """Wait until the server responds and the worker has joined."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        with suppress(httpx2.TransportError):
             if any("short" in worker["pools"] for worker in api.get("/workers").json()["items"]):
                 return
-        except httpx2.TransportError:
-            assert time.monotonic() < deadline
         time.sleep(0.05)
+    pytest.fail("the cluster has not started within two minutes")
 
 
 def test_a_send_its_run_and_the_spans_of_handlers_are_one_trace(cluster: TracedCluster) -> None:
@@ -154,6 +162,25 @@ def test_a_send_its_run_and_the_spans_of_handlers_are_one_trace(cluster: TracedC
     assert shown["trace_id"] == CALLER_TRACE
 
 
+def test_blocking_and_bulk_sends_of_the_sdk_continue_the_current_span(cluster: TracedCluster) -> None:
+    run = cluster.post("/jobs/execute", {"task": "app.book"})
+    (attempt,) = cluster.attempts(run["run_id"])
+    own = cluster.one("book the order", attempt.trace_id)
+    sent, bulk = (cluster.one(name, attempt.trace_id) for name in ("send app.render", "send many"))
+    assert sent.parent_id == bulk.parent_id == own.span_id
+    assert bulk.attributes["messaging.batch.message_count"] == 2
+    rendered = cluster.collector.wait(
+        lambda span: span.name == "run app.render" and span.trace_id == attempt.trace_id, count=2
+    )
+    assert {span.parent_id for span in rendered} == {sent.span_id, bulk.span_id}
+
+
+FINISHED = {
+    *("event", "run_id", "attempt", "job_id", "job", "task", "tenant", "tenant_id", "scheduled_for", "outcome"),
+    *("ends_as", "reason", "error", "duration_ms", "worker_id", "trace_id", "span_id", "level", "at"),
+}
+
+
 def test_log_lines_name_the_trace_and_the_span(cluster: TracedCluster) -> None:
     run = cluster.post("/jobs/execute", {"task": "app.charge", "kwargs": {"invoice": 8}})
     (attempt,) = cluster.attempts(run["run_id"])
@@ -167,6 +194,7 @@ def test_log_lines_name_the_trace_and_the_span(cluster: TracedCluster) -> None:
         time.sleep(0.05)
     for event in ("charging 8", "attempt finished"):
         assert ids.items() <= lines[event].items(), event
+    assert lines["attempt finished"].keys() == FINISHED
 
 
 def test_the_spans_of_an_isolated_handler_are_children_of_its_attempt(cluster: TracedCluster) -> None:

@@ -5,6 +5,7 @@ Callers write `if (tracer := tracing.active()) is not None:`, so disabled tracin
 
 from __future__ import annotations
 
+import atexit
 import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
@@ -39,6 +40,7 @@ def enable(service_name: str) -> None:
         ) from None
     if (tracer := module.create_tracer(service_name)) is not None:
         _enabled.append(tracer)
+        atexit.register(disable)
 
 
 def enable_from_environment(service_name: str) -> None:
@@ -48,6 +50,6 @@ def enable_from_environment(service_name: str) -> None:
 
 
 def disable() -> None:
-    """Turns tracing off, and exports the spans that this process has not exported yet."""
+    """Turns tracing off, and exports the spans that this process has not exported yet. Also called at exit."""
     while _enabled:
         _enabled.pop().close()

@@ -37,7 +37,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from bellringer.errors import ConfigError
 from bellringer.tracing.span_refs import AttemptTrace, Attributes, SpanRef
 
-FLUSH_TIMEOUT_MILLISECONDS: Final = 3_000
+CLOSE_TIMEOUT_SECONDS: Final = 2.0  # for the last export; a collector that is away must not delay the exit
 _SCOPE: Final = "bellringer"
 _RUN_SCOPE: Final = "bellringer.runs"  # a tracer of its own, because the ids of its spans are given
 _SYSTEM: Final = {"messaging.system": "bellringer"}
@@ -103,13 +103,14 @@ class OpenTelemetryTracer:
         return self._given_ids is not None
 
     def close(self) -> None:
-        """Exports what was not exported yet. A provider of the app stays open."""
+        """Exports what was not exported yet, within CLOSE_TIMEOUT_SECONDS. A provider of the app stays open."""
         if isinstance(self._run_tracer, Tracer) and self._given_ids is not None:
             self._run_tracer.id_generator = self._given_ids.other
-        if isinstance(self._provider, TracerProvider):
-            self._provider.force_flush(FLUSH_TIMEOUT_MILLISECONDS)
-            if self._owns_provider:
-                self._provider.shutdown()
+        if self._owns_provider and isinstance(self._provider, TracerProvider):
+            # In a thread, because the exporter repeats a failed export for longer than its own timeouts say.
+            closing = threading.Thread(target=self._provider.shutdown, name="bellringer-tracing", daemon=True)
+            closing.start()
+            closing.join(CLOSE_TIMEOUT_SECONDS)
 
     # Producers
 
@@ -230,7 +231,8 @@ def create_tracer(service_name: str) -> OpenTelemetryTracer | None:
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return None
     is_named = OTEL_SERVICE_NAME in os.environ or "service.name=" in os.environ.get(OTEL_RESOURCE_ATTRIBUTES, "")
-    own = TracerProvider(resource=Resource.create({} if is_named else {SERVICE_NAME: service_name}))
+    resource = Resource.create({} if is_named else {SERVICE_NAME: service_name})
+    own = TracerProvider(resource=resource, shutdown_on_exit=False)
     if (exporter := _create_exporter()) is not None:
         own.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(own)

@@ -1,9 +1,10 @@
-"""Tracing is optional: it is off by default, and without its packages only turning it on fails."""
+"""Tracing in processes of their own: off by default, optional packages, the provider of the app, samplers."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 BLOCK = """
 import sys
@@ -81,3 +82,53 @@ print((spans["run a"].trace_id, spans["run a"].span_id) == (place.trace_id, plac
       spans["own"].trace_id != place.trace_id, tracing.active())
 """
     assert run(code) == "True True None"
+
+
+def test_a_sampler_decides_alike_for_all_attempts_and_nodes_of_a_run() -> None:
+    code = """
+import os
+os.environ |= {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.3",
+               "OTEL_TRACES_EXPORTER": "none"}
+from datetime import UTC, datetime
+from uuid import UUID, uuid4
+from bellringer import tracing
+from bellringer.core.run_traces import trace_attempt, trace_id_of
+from bellringer.core.runs import RunKey, Spec
+
+tracing.enable("worker")
+now, sampled = datetime.now(UTC), 0
+for _ in range(300):
+    key = RunKey(uuid4(), now)
+    node = RunKey(UUID(int=trace_id_of(key, Spec())), now, 1)
+    places = [trace_attempt(key, 1, Spec()), trace_attempt(key, 2, Spec()), trace_attempt(node, 1, Spec(node="a"))]
+    flags = {tracing.active().start_attempt("run a", place, {}, claimed_at=now).traceparent[-2:] for place in places}
+    assert len(flags) == 1, flags
+    sampled += flags == {"01"}
+tracing.disable()
+print(40 < sampled < 140)
+"""
+    assert run(code) == "True"
+
+
+def test_a_collector_that_is_away_delays_neither_work_nor_exit() -> None:
+    code = """
+import os, socket, time
+with socket.socket() as unused:
+    unused.bind(("127.0.0.1", 0))
+    port = unused.getsockname()[1]
+os.environ |= {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}"}
+import logging
+logging.disable(logging.CRITICAL)
+from bellringer import tracing
+tracing.enable("worker")
+began = time.monotonic()
+for _ in range(5_000):
+    with tracing.active().sending("send a", {}):
+        pass
+worked = time.monotonic() - began
+tracing.disable()
+print(worked < 5, time.monotonic() - began - worked < 10)
+"""
+    began = time.monotonic()
+    assert run(code) == "True True"
+    assert time.monotonic() - began < 20  # nothing is left to do at exit
