@@ -27,6 +27,7 @@ ENVIRONMENT_PREFIX: Final = "BELLRINGER_"
 FILE_SUFFIX: Final = "_file"
 DEFAULT_PORT: Final = 8700
 MAX_LEAD: Final = timedelta(seconds=5)  # `engine.register` relies on this limit
+MIN_HEARTBEAT_INTERVAL: Final = timedelta(seconds=1)
 MIN_LEASE: Final = timedelta(seconds=1)  # a shorter lease would expire during a slow round trip
 
 MIN_ISOLATED_MEMORY_MIB: Final = 64  # the interpreter and the app need this much
@@ -125,6 +126,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     connections_per_address: int = 512  # maximum open connections; does not apply to trusted proxies
     idempotency_keys: int = 250_000  # stored responses of 4 KiB per tenant; ten times as many for all tenants
     docs_site: str | None = None  # folder of the built documentation, which the API serves below /guide
+    public_url: str | None = None  # address of the console and of check-in URLs, such as https://bell.example.com
+    smtp_url: str | None = None  # smtp://user:password@host:587?starttls=required, or smtps://
+    smtp_from: str | None = None  # sender of e-mails, such as Bellringer <bell@example.com>
+    heartbeat_url: str | None = None  # a scheduler calls it regularly while the cluster is healthy
+    heartbeat_interval: timedelta = timedelta(seconds=60)
     key: str | None = None  # API key that the command line sends
 
     @property
@@ -155,7 +161,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 _FIELDS: Final = tuple(field.name for field in msgspec.structs.fields(Config))
-_SECRETS: Final = frozenset({"secret_keys", "payload_keys", "root_key", "jwt_secret", "key"})
+_SECRETS: Final = frozenset({"secret_keys", "payload_keys", "root_key", "jwt_secret", "key", "heartbeat_url"})
 # Comma-separated in environment variables and flags.
 _LISTS: Final = frozenset({"secret_keys", "secret_sources", "payload_keys", "egress_allow", "trusted_proxies"})
 # Matches passwords in URLs (user:password@host, ?password=…) and in key=value connection strings.
@@ -319,7 +325,18 @@ def _validate(config: Config, sources: Mapping[str, str]) -> Config:
         raise refuse("lease", f"is {format_duration(config.lease)}", f"at least {format_duration(MIN_LEASE)}")
     for source in config.secret_sources:
         parse_source(source)
-    return _validate_isolation(_validate_auth(config))
+    return _validate_notifications(_validate_isolation(_validate_auth(config)))
+
+
+def _validate_notifications(config: Config) -> Config:
+    if config.heartbeat_interval < MIN_HEARTBEAT_INTERVAL:
+        hint = f"at least {format_duration(MIN_HEARTBEAT_INTERVAL)}"
+        raise ConfigError(f"heartbeat_interval is {format_duration(config.heartbeat_interval)}", hint=hint)
+    for name in ("public_url", "heartbeat_url"):
+        given = getattr(config, name)
+        if given is not None and not given.startswith(("http://", "https://")):
+            raise ConfigError(f"{name} is not a URL", hint="it begins with https:// or http://")
+    return config
 
 
 def _validate_isolation(config: Config) -> Config:

@@ -30,6 +30,7 @@ from bellringer.config import Config, DescribedSetting, load_config
 from bellringer.core.background_loops import run_every
 from bellringer.core.jobs import HTTP_TASK
 from bellringer.core.loop_progress import check_health, loop_role, loops_of_process, write_shared
+from bellringer.egress.mail import parse_mail_settings
 from bellringer.egress.secret_box import parse_secret_keys
 from bellringer.egress.settings import Egress
 from bellringer.engine.prune import Retention
@@ -194,6 +195,7 @@ async def _create_api(
         unknown_tasks=config.unknown_tasks,
         idempotency_keys=config.idempotency_keys,
         payload_codec=load_codec(config.payload_codec, config.payload_keys),
+        public_url=config.public_url,
     )
 
 
@@ -413,6 +415,8 @@ async def _create_scheduler(config: Config, store: Store) -> Scheduler:
         lease=config.lease,
         region=config.region,
         archive=create_archive(config),
+        heartbeat_url=config.heartbeat_url,
+        heartbeat_interval=config.heartbeat_interval,
     )
     clock = SystemClock()
     broker, index = await create_broker(config, store), await create_time_index(config, store, clock)
@@ -435,7 +439,14 @@ def _create_http_worker(config: Config, store: Store, egress: Egress) -> Worker:
         secret_sources=config.secret_sources,
         secret_box=egress.box,
     )
-    return Worker(store, http_registry(store, egress, clock), clock, settings)
+    tasks = http_registry(
+        store,
+        egress,
+        clock,
+        mail=parse_mail_settings(config.smtp_url, config.smtp_from),
+        public_url=config.public_url,
+    )
+    return Worker(store, tasks, clock, settings)
 
 
 def _create_auth_settings(config: Config, clock: Clock, *, insecure: bool) -> Any:

@@ -94,6 +94,11 @@ ROUTED = Counter(
 )
 TZ_MOVES = Counter("bellringer_tz_moves_total", "Cohorts moved by an update of the time zone database")
 ANNOUNCED = Counter("bellringer_announced_total", "Events sent to webhook endpoints")
+NOTIFICATIONS = Counter("bellringer_notifications_total", "Notification messages created")
+MISSED_CHECKINS = Counter("bellringer_missed_checkins_total", "Check-ins of jobs elsewhere that were not made in time")
+HEARTBEATS = Counter(
+    "bellringer_heartbeats_total", "Heartbeats to the external URL: sent, failed, or withheld (unhealthy)", ["outcome"]
+)
 CACHE_READS = Counter(
     "bellringer_cache_reads_total", "Reads of a run or a job, by the source of the response", ["kind", "source"]
 )

@@ -33,7 +33,7 @@ from bellringer.api.http.sse import OpenStreams
 from bellringer.clock import Clock
 from bellringer.codecs import PayloadCodec
 from bellringer.core.broker import QueueDepths
-from bellringer.core.cache import Cache, ProcessCache
+from bellringer.core.cache import Cache, ProcessCache, RateLimits
 from bellringer.egress.settings import Egress
 from bellringer.engine.known_tasks import KnownTasks, UnknownTasks
 from bellringer.store.connection_pool import Store
@@ -84,6 +84,7 @@ def create_app(
     unknown_tasks: UnknownTasks = "warn",
     idempotency_keys: int = BLOCKS_PER_TENANT,
     payload_codec: PayloadCodec | None = None,
+    public_url: str | None = None,
 ) -> Api:
     """Builds the API. `ready` returns whether the rest of the process has started. Without an authenticator, no
     credentials are required; without `keyed_reads`, reads by key use the pool for tenants.
@@ -111,6 +112,8 @@ def create_app(
         queue_depths=queue_depths,
         settings=settings,
         payload_codec=payload_codec,
+        public_url=public_url,
+        ping_limits=RateLimits(clock),
     )
     authenticator = authenticator or Authenticator(store, catalog, AuthSettings(open_to="anyone"), clock, cache)
     gauges = metrics.Gauges(service)

@@ -42,6 +42,9 @@ KINDS: Final = (
     "orphaned",
     "adopted",
     "overridden",
+    "checkin_missed",
+    "checkin_failed",
+    "checkin_recovered",
 )
 OWNERSHIP_KINDS: Final = frozenset({"orphaned", "adopted", "overridden"})
 TASK_PAUSE_KINDS: Final = frozenset({"task_paused", "task_resumed"})
@@ -126,9 +129,17 @@ def describe(event: Event) -> str:
         return _ownership(event)
     if event.kind in TASK_PAUSE_KINDS:
         return _task_pause(event)
+    if event.kind.startswith("checkin_"):
+        return _checkin(event)
     if event.kind in WAITING_KINDS or event.data.get("after") == "unknown_task":
         return _waiting(event)
     return _run_or_job(event)
+
+
+def _checkin(event: Event) -> str:
+    data = event.data
+    what = {"checkin_missed": data.get("reason"), "checkin_failed": data.get("error") or "reported a failure"}
+    return f"check-in {data.get('checkin')}: {what.get(event.kind) or 'recovered'}"
 
 
 def _run_or_job(event: Event) -> str:

@@ -29,6 +29,10 @@ CONTROL = {
     "dead": LazyCommand("bellringer.cli.dead_letters:dead", "List, redrive and discard dead letters (failed runs)."),
     "events": LazyCommand("bellringer.cli.events:events", "List events: late, missed, slow, failed and more."),
     "webhooks": LazyCommand("bellringer.cli.webhooks:webhooks", "Manage webhook endpoints and their deliveries."),
+    "notifications": LazyCommand(
+        "bellringer.cli.notifications:notifications", "Manage messages to Slack, PagerDuty, Teams and by e-mail."
+    ),
+    "checkins": LazyCommand("bellringer.cli.checkins:checkins", "Watch jobs that run elsewhere by their check-ins."),
     "audit": LazyCommand("bellringer.cli.audit:audit", "List, export and verify the audit log."),
     "secrets": LazyCommand(
         "bellringer.cli.secrets:secrets", "Set, list and delete secrets; rotate their encryption keys."

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 import httpx2
 import msgspec
 
-from bellringer.client.admin_calls import AccessCalls, ClusterCalls, EventCalls, audit_export
+from bellringer.client.admin_calls import AccessCalls, ClusterCalls, EventCalls, NotificationCalls, audit_export
 from bellringer.client.calls import ApiRequest
 from bellringer.client.http import (
     auth_headers,
@@ -40,7 +40,9 @@ __all__ = ["AsyncClient", "Client"]
 T = TypeVar("T")
 
 
-class _Calls(JobCalls, RunCalls, WorkflowCalls, ScheduleCalls, AccessCalls, ClusterCalls, EventCalls):
+class _Calls(
+    JobCalls, RunCalls, WorkflowCalls, ScheduleCalls, AccessCalls, ClusterCalls, EventCalls, NotificationCalls
+):
     """All methods that send one request and return its response."""
 
 

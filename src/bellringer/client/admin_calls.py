@@ -20,8 +20,18 @@ from bellringer.wire.access import (
     Whoami,
 )
 from bellringer.wire.audit import AuditEntry, AuditPage, AuditSeals
+from bellringer.wire.checkins import Checkin, CheckinPage, PingPage
 from bellringer.wire.cluster import Cluster, Leases, Nodes, Regions, ShardTable, TzMoves
 from bellringer.wire.events import EventPage
+from bellringer.wire.notifications import (
+    Channel,
+    ChannelPage,
+    IncidentPage,
+    Notification,
+    NotificationPage,
+    NotificationRoute,
+    RoutePage,
+)
 from bellringer.wire.overview import Overview, Pulse, Readiness, Settings, Version
 from bellringer.wire.routes import Routes
 from bellringer.wire.secrets import Secret, SecretPage
@@ -343,3 +353,100 @@ def audit_export(
     installation: bool = False,
 ) -> AuditEntry:
     """The request of the method `audit_export`, which reads an entry from each line of the response."""
+
+
+class NotificationCalls:
+    """Notification channels and routes, their messages, and check-ins."""
+
+    @call(Routes.notification_channels)
+    def notification_channels(self, *, limit: int | None = None, cursor: str | None = None) -> ChannelPage:
+        """List notification channels by name."""
+
+    @call(Routes.notification_channel)
+    def notification_channel(self, name: str) -> Channel:
+        """Return a notification channel without its secret."""
+
+    @call(Routes.put_notification_channel)
+    def put_notification_channel(self, name: str, document: Document) -> Channel:
+        """Create or replace a notification channel."""
+
+    @call(Routes.delete_notification_channel)
+    def delete_notification_channel(self, name: str) -> None:
+        """Delete a notification channel."""
+
+    @call(Routes.test_notification_channel)
+    def test_notification_channel(self, name: str) -> Notification:
+        """Send a test message to a notification channel."""
+
+    @call(Routes.notification_routes)
+    def notification_routes(self, *, limit: int | None = None, cursor: str | None = None) -> RoutePage:
+        """List notification routes by name."""
+
+    @call(Routes.notification_route)
+    def notification_route(self, name: str) -> NotificationRoute:
+        """Return a notification route."""
+
+    @call(Routes.put_notification_route)
+    def put_notification_route(self, name: str, document: Document) -> NotificationRoute:
+        """Create or replace a notification route."""
+
+    @call(Routes.delete_notification_route)
+    def delete_notification_route(self, name: str) -> None:
+        """Delete a notification route and its incidents."""
+
+    @call(Routes.notification_history)
+    def notification_history(
+        self, *, channel: str | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> NotificationPage:
+        """List messages with the state of their delivery, newest first."""
+
+    @call(Routes.notification_incidents)
+    def notification_incidents(
+        self,
+        *,
+        resolved: bool | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> IncidentPage:
+        """List open incidents, newest first; with `resolved`, also resolved ones."""
+
+    @call(Routes.checkins)
+    def checkins(self, *, limit: int | None = None, cursor: str | None = None) -> CheckinPage:
+        """List check-ins with their states."""
+
+    @call(Routes.checkin)
+    def checkin(self, name: str) -> Checkin:
+        """Return a check-in."""
+
+    @call(Routes.put_checkin)
+    def put_checkin(
+        self,
+        name: str,
+        schedule: Document,
+        *,
+        grace: str | float | None = None,
+        description: str | None = None,
+        tags: Sequence[str] = (),
+        owner: str | None = None,
+    ) -> Checkin:
+        """Create or replace a check-in. Only the response that creates it contains the URL to call."""
+
+    @call(Routes.delete_checkin)
+    def delete_checkin(self, name: str) -> None:
+        """Delete a check-in."""
+
+    @call(Routes.pause_checkin)
+    def pause_checkin(self, name: str) -> Checkin:
+        """Pause a check-in: none is expected until it is resumed."""
+
+    @call(Routes.resume_checkin)
+    def resume_checkin(self, name: str) -> Checkin:
+        """Resume a check-in."""
+
+    @call(Routes.rotate_checkin)
+    def rotate_checkin(self, name: str) -> Checkin:
+        """Replace the URL of a check-in; the old one stops working."""
+
+    @call(Routes.checkin_pings)
+    def checkin_pings(self, name: str, *, limit: int | None = None, cursor: str | None = None) -> PingPage:
+        """List the last pings of a check-in, newest first."""

@@ -7,7 +7,19 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
-from bellringer.store import audit, egress, leases, operations, partitions, usage, webhooks, workers, workflows
+from bellringer.store import (
+    audit,
+    checkins,
+    egress,
+    leases,
+    notifications,
+    operations,
+    partitions,
+    usage,
+    webhooks,
+    workers,
+    workflows,
+)
 from bellringer.store.connection_pool import Store
 
 JOBS_PER_PASS: Final = 1_000
@@ -41,6 +53,8 @@ async def prune(store: Store, now: datetime, retention: Retention, *, archives: 
     """
     await partitions.prune_expired(store, now, retention.dead_letters, retention.gaps, retention.events)
     await webhooks.prune_deliveries(store, now - retention.events)
+    await notifications.prune(store, now - retention.events)
+    await checkins.prune_pings(store, now - retention.events)
     await egress.prune_breakers(store, now - retention.events)
     await egress.prune_secrets(store, now - retention.runs - retention.dead_letters)
     await audit.prune(store, now - retention.audit)

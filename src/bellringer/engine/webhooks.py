@@ -31,6 +31,7 @@ DELIVERY_RETRY: Final = Retry(delays=("0s", "5s", "1m", "5m", "30m", "2h", "5h",
 _JOB_EVENTS: Final = frozenset(
     {EventKind.OUTGROWN, EventKind.RECOVERED, EventKind.ORPHANED, EventKind.ADOPTED, EventKind.OVERRIDDEN}
 )
+_CHECKIN_PREFIX: Final = "checkin_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +95,12 @@ async def replay_delivery(
 
 def event_body(event: EventRow) -> dict[str, Any]:
     """Returns the ids of the event only. Receivers read the details through the API, with their own permissions."""
-    about = "job" if event.kind in _JOB_EVENTS else "run"
+    about, kind = "job" if event.kind in _JOB_EVENTS else "run", event.kind
+    if kind.startswith(_CHECKIN_PREFIX):
+        about, kind = "checkin", kind.removeprefix(_CHECKIN_PREFIX)
+    name = {"checkin": event.data.get("checkin")} if about == "checkin" else {}
     return {
-        "type": f"{about}.{event.kind}",
+        "type": f"{about}.{kind}",
         "timestamp": write_instant(event.at),
         "data": {
             "event_id": event.event_id,
@@ -105,6 +109,7 @@ def event_body(event: EventRow) -> dict[str, Any]:
             "run_id": event.run.id if event.run else None,
             "scheduled_for": write_instant(event.key.scheduled_for),
             "attempt": event.attempt,
+            **name,
         },
     }
 

@@ -1,11 +1,16 @@
-"""Monitoring steps of a scheduler: late, slow, stuck and recovered jobs, webhooks, pool learning, tzdata updates."""
+"""Monitoring steps of a scheduler: late, slow, stuck and recovered jobs, check-ins, webhooks, notifications, the
+heartbeat, pool learning, tzdata updates.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
+from bellringer.clock import Clock
 from bellringer.core.leases import Holding
 from bellringer.engine.audit_seal import ChainPosition, verify_next_seals
+from bellringer.engine.checkins import report_missed_checkins
+from bellringer.engine.heartbeat import call_heartbeat_url, find_problem
 from bellringer.engine.monitor import (
     report_late_runs,
     report_recoveries,
@@ -13,6 +18,7 @@ from bellringer.engine.monitor import (
     report_stranded_runs,
     report_stuck_jobs,
 )
+from bellringer.engine.notifications import notify
 from bellringer.engine.pool_by_duration import FIRST_JOB_ID, move_jobs
 from bellringer.engine.tzdata_update import newest_rules, retime_cohorts
 from bellringer.engine.webhooks import deliver_events
@@ -23,7 +29,10 @@ from bellringer.store.interned_names import Catalog
 from bellringer.telemetry import (
     ANNOUNCED,
     AUDIT_SEAL_BROKEN,
+    HEARTBEATS,
     LATE,
+    MISSED_CHECKINS,
+    NOTIFICATIONS,
     OUTGROWN,
     ROUTED,
     SKIPPING,
@@ -115,6 +124,31 @@ class Monitoring:
             ANNOUNCED.inc(report.sent)
             if not report.more:
                 return
+
+    async def notify(self) -> None:
+        """Turn new events into notification messages, and send messages that are due."""
+        for _ in range(MAX_MONITOR_PASSES):
+            report = await notify(self._store, self._catalog)
+            NOTIFICATIONS.inc(report.messages)
+            if not report.more:
+                return
+
+    async def check_in(self) -> None:
+        """Report check-ins that are missing."""
+        if missed := await report_missed_checkins(self._store):
+            MISSED_CHECKINS.inc(missed)
+            log.warning("jobs that run elsewhere have not reported in time", checkins=missed)
+
+    async def beat(self, url: str, clock: Clock) -> None:
+        """Call the URL of the dead man's switch, unless the cluster is not healthy."""
+        problem = await find_problem(self._store)
+        outcome = "withheld" if problem else "sent"
+        if problem:
+            log.error("heartbeat withheld: the cluster is not healthy", problem=problem)
+        elif error := await call_heartbeat_url(url, clock.monotonic):
+            outcome = "failed"
+            log.warning("heartbeat could not be sent", error=error)
+        HEARTBEATS.labels(outcome).inc()
 
     async def retime(self, holding: Holding) -> int:
         """Recompute the due times of newly held shards with the local time zone rules. Returns how many changed."""

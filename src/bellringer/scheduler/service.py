@@ -76,6 +76,8 @@ class SchedulerSettings:
     silence: timedelta = WORKER_SILENCE
     region: str | None = None
     archive: ObjectStore | None = None  # for runs past retention; None: they are deleted
+    heartbeat_url: str | None = field(default=None, repr=False)
+    heartbeat_interval: timedelta = timedelta(seconds=60)
 
 
 class Scheduler:
@@ -172,6 +174,9 @@ class Scheduler:
             self._unless_idle(5.0, self._on_shard_zero(self._monitoring.route), name="route"),
             self._unless_idle(5.0, self._on_shard_zero(self._monitoring.recover), name="recover"),
             self._when_needed("announce", self._on_shard_zero(self._monitoring.announce)),
+            self._unless_idle(1.0, self._on_shard_zero(self._monitoring.notify), name="notify"),
+            self._unless_idle(1.0, self._on_shard_zero(self._monitoring.check_in), name="check in"),
+            *self._heartbeat_loops(),
             self._when_needed("operate", self._operate),
             self._unless_idle(5.0, self._retime, name="retime"),
             run_every(3600.0, self._monitoring.check_rules, name="check rules"),
@@ -195,6 +200,13 @@ class Scheduler:
             self._unless_idle(1.0, self._recount, name="recount"),
             *self._dispatch_loops(),
         ]
+
+    def _heartbeat_loops(self) -> Sequence[Coroutine[None, None, None]]:
+        url = self._settings.heartbeat_url
+        if url is None:
+            return []
+        step = self._on_shard_zero(partial(self._monitoring.beat, url, self._clock))
+        return [run_every(self._settings.heartbeat_interval.total_seconds(), step, name="heartbeat")]
 
     def _when_needed(self, name: str, step: _Step) -> Coroutine[None, None, None]:
         """The loop of a step that `steps_with_work` names when it has something to do."""

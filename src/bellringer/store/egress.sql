@@ -67,6 +67,9 @@ where coalesce(secret.needed_until, secret.changed_at) < $1
     select 1 from webhook_endpoints endpoint
     where endpoint.tenant_id = secret.tenant_id and endpoint.secret_id = secret.secret_id)
   and not exists (
+    select 1 from notification_channels channel
+    where channel.tenant_id = secret.tenant_id and channel.secret_id = secret.secret_id)
+  and not exists (
     select 1 from jobs job
     where job.spec #>> '{kwargs,secret,id}' = secret.secret_id and (job.deleted_at is null or job.deleted_at >= $1))
   and not exists (

@@ -41,9 +41,12 @@ class EventKind(StrEnum):
     ORPHANED = "orphaned"  # the code of its app no longer declares a job
     ADOPTED = "adopted"  # an app declares an orphan, or the job of another app
     OVERRIDDEN = "overridden"  # the code of an app undid an operator's change of a job
+    CHECKIN_MISSED = "checkin_missed"  # a job that runs elsewhere has not reported in time
+    CHECKIN_FAILED = "checkin_failed"
+    CHECKIN_RECOVERED = "checkin_recovered"
 
 
-# Events about a job or a task that no run belongs to.
+# Events about a job, a task or a check-in that no run belongs to.
 EVENTS_WITHOUT_RUN: Final = frozenset(
     {
         EventKind.MISSED,
@@ -53,6 +56,9 @@ EVENTS_WITHOUT_RUN: Final = frozenset(
         EventKind.ORPHANED,
         EventKind.ADOPTED,
         EventKind.OVERRIDDEN,
+        EventKind.CHECKIN_MISSED,
+        EventKind.CHECKIN_FAILED,
+        EventKind.CHECKIN_RECOVERED,
     }
 )
 

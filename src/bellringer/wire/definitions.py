@@ -15,6 +15,7 @@ from bellringer.core.jobs import (
     DEFAULT_POOL,
     HTTP_TASK,
     JOB_FIELDS,
+    NOTIFY_TASK,
     WORKFLOW_TASK,
     Definition,
     JobFields,
@@ -289,7 +290,9 @@ def _task_of(request: JobRequest | ExecuteRequest) -> str:
         raise InvalidInput("task is missing", hint=hint, pointer="/task", code="missing_field")
     task = check_name(request.task, what="task", pointer="/task")
     if task in BUILT_IN_TASKS:
-        hint = "use the field http" if task == HTTP_TASK else "use the field workflow"
+        hint = {HTTP_TASK: "use the field http", NOTIFY_TASK: "see docs/notifications.md"}.get(
+            task, "use the field workflow"
+        )
         raise InvalidInput(f"{task} is a built-in task", hint=hint, pointer="/task", code="name_reserved")
     return task
 

@@ -42,6 +42,7 @@ from bellringer.wire.calendars import (
     FreezeRequest,
     Lifted,
 )
+from bellringer.wire.checkins import Checkin, CheckinPage, CheckinRequest, PingPage, PingReceived
 from bellringer.wire.cluster import Cluster, Leases, Nodes, Regions, RegionsRequest, ShardTable, TzMoves
 from bellringer.wire.dead_letters import Bulk, LetterGroups, Letters, LettersRequest
 from bellringer.wire.events import EventPage
@@ -64,6 +65,17 @@ from bellringer.wire.jobs import (
     TriggerRequest,
 )
 from bellringer.wire.models import Empty
+from bellringer.wire.notifications import (
+    Channel,
+    ChannelPage,
+    ChannelRequest,
+    IncidentPage,
+    Notification,
+    NotificationPage,
+    NotificationRoute,
+    RoutePage,
+    RouteRequest,
+)
 from bellringer.wire.operations import BulkPlan, Operation, OperationPage, OperationRequest
 from bellringer.wire.overview import Overview, Pulse, Readiness, Settings, Version
 from bellringer.wire.runs import (
@@ -330,6 +342,43 @@ class Routes:
     secret = Route("secrets", "GET", "/secrets/{name}", Secret)
     put_secret = Route("secrets", "PUT", "/secrets/{name}", Secret, body=SecretRequest)
     delete_secret = Route("secrets", "DELETE", "/secrets/{name}", NoneType, status=204)
+    notification_channels = Route("notifications", "GET", "/notifications/channels", ChannelPage)
+    notification_channel = Route("notifications", "GET", "/notifications/channels/{name}", Channel)
+    put_notification_channel = Route(
+        "notifications", "PUT", "/notifications/channels/{name}", Channel, status=(200, 201), body=ChannelRequest
+    )
+    delete_notification_channel = Route(
+        "notifications", "DELETE", "/notifications/channels/{name}", NoneType, status=204
+    )
+    test_notification_channel = Route(
+        "notifications",
+        "POST",
+        "/notifications/channels/{name}/test",
+        Notification,
+        status=202,
+        body=Empty,
+        body_optional=True,
+    )
+    notification_routes = Route("notifications", "GET", "/notifications/routes", RoutePage)
+    notification_route = Route("notifications", "GET", "/notifications/routes/{name}", NotificationRoute)
+    put_notification_route = Route(
+        "notifications", "PUT", "/notifications/routes/{name}", NotificationRoute, status=(200, 201), body=RouteRequest
+    )
+    delete_notification_route = Route("notifications", "DELETE", "/notifications/routes/{name}", NoneType, status=204)
+    notification_history = Route("notifications", "GET", "/notifications/history", NotificationPage)
+    notification_incidents = Route("notifications", "GET", "/notifications/incidents", IncidentPage)
+    checkins = Route("checkins", "GET", "/checkins", CheckinPage)
+    checkin = Route("checkins", "GET", "/checkins/{name}", Checkin)
+    put_checkin = Route("checkins", "PUT", "/checkins/{name}", Checkin, status=(200, 201), body=CheckinRequest)
+    delete_checkin = Route("checkins", "DELETE", "/checkins/{name}", NoneType, status=204)
+    pause_checkin = Route("checkins", "POST", "/checkins/{name}/pause", Checkin, body=Empty, body_optional=True)
+    resume_checkin = Route("checkins", "POST", "/checkins/{name}/resume", Checkin, body=Empty, body_optional=True)
+    rotate_checkin = Route("checkins", "POST", "/checkins/{name}/rotate", Checkin, body=Empty, body_optional=True)
+    checkin_pings = Route("checkins", "GET", "/checkins/{name}/pings", PingPage)
+    ping = Route("checkins", "GET", "/ping/{token}", PingReceived, prefix="")
+    post_ping = Route("checkins", "POST", "/ping/{token}", PingReceived, prefix="")
+    ping_outcome = Route("checkins", "GET", "/ping/{token}/{outcome}", PingReceived, prefix="")
+    post_ping_outcome = Route("checkins", "POST", "/ping/{token}/{outcome}", PingReceived, prefix="")
     freezes = Route("freezes", "GET", "/freezes", FreezePage)
     create_freeze = Route("freezes", "POST", "/freezes", Freeze, status=201, body=FreezeRequest)
     freeze = Route("freezes", "GET", "/freezes/{id}", Freeze)

@@ -23,6 +23,7 @@ Json = dict[str, Any]
 
 # What is for people, probes and tools, which do without our client.
 WITHOUT_CLIENT = {"/", "/docs", "/docs/style.css", "/openapi.json", "/api/v1/openapi.json", "/healthz", "/metrics"}
+WITHOUT_CLIENT |= {"/ping/{token}", "/ping/{token}/{outcome}"}  # called from elsewhere, with curl
 
 
 @pytest.fixture

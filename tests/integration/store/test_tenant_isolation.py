@@ -41,6 +41,7 @@ CLOSED = {
     "archive_batches",
     "archive_parts",
     "trimmed_days",
+    "notification_position",
 }
 READ_ONLY = {"tenants", "job_revisions", "audit"}
 # Functions that pass the wall without a tenant: they make days, or answer numbers or a name.

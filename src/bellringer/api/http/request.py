@@ -31,6 +31,7 @@ from bellringer.api.http.sse import OpenStreams
 from bellringer.clock import Clock
 from bellringer.codecs import PayloadCodec
 from bellringer.core.broker import QueueDepths
+from bellringer.core.cache import RateLimits
 from bellringer.core.jobs import check_name
 from bellringer.core.runs import RunKey, decode_run_id
 from bellringer.egress.settings import Egress
@@ -129,10 +130,12 @@ class AppState:
     egress: Egress
     idempotency_quota: IdempotencyQuota
     ready: Callable[[], bool]
+    ping_limits: RateLimits
     streams: OpenStreams = field(default_factory=OpenStreams)
     queue_depths: QueueDepths | None = None  # the backlog of a message broker
     settings: Sequence[Setting] = ()  # the settings of this process, for display
     payload_codec: PayloadCodec | None = None  # encrypts arguments that arrive unencrypted
+    public_url: str | None = None  # the address under which callers reach this installation
 
     async def wake(self, channel: str, payload: str = "") -> None:
         """Sends a wake-up notification. It is only a hint: without it, the work is done a little later."""

@@ -8,7 +8,10 @@ begin
     when 'freeze' then (select count(*) from freezes where tenant_id = p_tenant and to_at > bellringer.now())
     when 'operation' then (select count(*) from operations where tenant_id = p_tenant and state = 'running')
     when 'secret' then (select count(*) from named_secrets where tenant_id = p_tenant)
-    when 'webhook endpoint' then (select count(*) from webhook_endpoints where tenant_id = p_tenant) end;
+    when 'webhook endpoint' then (select count(*) from webhook_endpoints where tenant_id = p_tenant)
+    when 'notification channel' then (select count(*) from notification_channels where tenant_id = p_tenant)
+    when 'notification route' then (select count(*) from notification_routes where tenant_id = p_tenant)
+    when 'check-in' then (select count(*) from checkins where tenant_id = p_tenant) end;
 end $$;
 
 -- Creates a run of a job for an operation. The slot is derived from the operation, so repeated calls create one run.

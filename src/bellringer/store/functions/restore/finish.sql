@@ -48,7 +48,8 @@ begin
 
   update leases lease set token = lease.token + token_gap, holder = null, expires_at = '-infinity';
   foreach sequence in array array['events.event_id', 'audit.audit_id', 'deliveries.delivery_id',
-    'operations.operation_id', 'backfills.backfill_id', 'webhook_endpoints.endpoint_id', 'workers.worker_id'] loop
+    'operations.operation_id', 'backfills.backfill_id', 'webhook_endpoints.endpoint_id', 'workers.worker_id',
+    'notifications.notification_id'] loop
     perform skip_numbers(pg_get_serial_sequence('bellringer.' || split_part(sequence, '.', 1),
                                                 split_part(sequence, '.', 2)),
                          case sequence when 'workers.worker_id' then worker_gap else id_gap end);
@@ -60,6 +61,7 @@ begin
     (select last_tx from audit_seals order by last_tx desc limit 1)::text::bigint,
     (select tx from events order by tx desc limit 1)::text::bigint,
     (select sent_tx from webhook_endpoints order by sent_tx desc limit 1)::text::bigint,
+    (select tx from notification_position)::text::bigint,
     (select tx from troubles_read)::text::bigint);
   execute format('create or replace function position_offset() returns bigint language sql immutable parallel safe as %L',
                  format('select %s::bigint', highest + position_gap - number));
