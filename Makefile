@@ -13,7 +13,7 @@ UV_FLAGS := --quiet --system-certs
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env dev services services-down check format browser postgres docs test test-stock test-pgbouncer chaos restore-drill bench lock clean
+.PHONY: help env dev services services-down check format browser postgres docs test test-stock test-pgbouncer chaos restore-drill deploy-check image-check bench lock clean
 
 help: ## Print this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -90,6 +90,12 @@ SECONDS ?= 180
 chaos: env ## Run SEEDS=10 random fault histories of SECONDS=180 each, and the SIGSTOP drill; SEED= repeats one
 	@$(BIN)/python -m tests.chaos --seeds $(SEEDS) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
+deploy-check: env ## Render and validate the Helm chart with Helm and kubeconform (needs Go), and lint the Dockerfile
+	@$(BIN)/python -m tools.deploy_check
+
+image-check: env ## Execute the Dockerfile in a Debian root (needs root), and run its entry point as another user
+	@$(BIN)/python -m tools.image_root
+
 restore-drill: env postgres ## Restore a loaded cluster's database from a base backup and WAL; nothing accepted may be missing
 	@$(BIN)/python -m bench restore
 
@@ -106,4 +112,4 @@ lock: env ## Regenerate the lock files from pyproject.toml
 	@$(UV) pip compile $(UV_FLAGS) $(IMAGE_LOCK) --extra fast --extra kafka --extra redis --extra tracing --extra archive pyproject.toml --output-file deploy/docker/requirements.lock
 
 clean: ## Remove the environment and caches (not your data in .bellringer and .services)
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .bench dist
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .bench .image dist
