@@ -132,3 +132,57 @@ def workflow(nodes: int, chain: int, slots: int, *, as_json: bool) -> None:
     from bellringer.bench.workflow import workflows as measure
 
     print_figures(measure_in_new_database(lambda dsn: measure(dsn, nodes, chain, slots)), as_json=as_json)
+
+
+@bench.command()
+@click.option("--jobs", type=int, help="Number of jobs; with the next options, one tier of your own.")
+@click.option("--runs-per-day", type=float, help="Runs a day.")
+@click.option("--peak", type=float, help="Runs a second at the busiest time.")
+@click.option("--requests", type=float, default=0.0, show_default=True, help="API requests a second.")
+@click.option("--handler-ms", type=float, default=0.0, show_default=True, help="CPU time of a handler in ms.")
+@click.option("--price", "prices", multiple=True, metavar="NAME=USD", help="Replace a list price. Repeatable.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def cost(
+    jobs: int | None,
+    runs_per_day: float | None,
+    peak: float | None,
+    requests: float,
+    handler_ms: float,
+    prices: tuple[str, ...],
+    *,
+    as_json: bool,
+) -> None:
+    """Print the machines that tiers need and what they cost a month. Measures nothing.
+
+    \b
+    Prices are process_vcpu_hour, process_gb_hour, database_vcpu_hour, disk_gb_month and archive_gb_month.
+    Example: bellringer bench cost
+    Example: bellringer bench cost --jobs 50000 --runs-per-day 5e6 --peak 800 --handler-ms 2
+    Example: bellringer bench cost --price database_vcpu_hour=0.06 --json
+    """
+    import json
+    from dataclasses import asdict, replace
+
+    from bellringer.bench.cost import TIERS, CostTier, cost_of, read_prices
+
+    if jobs is not None or runs_per_day is not None or peak is not None:
+        if jobs is None or runs_per_day is None or peak is None:
+            raise click.UsageError("give --jobs, --runs-per-day and --peak together")
+        name = f"{jobs:,} jobs, {peak:,.0f} runs/s"
+        own = CostTier(
+            name=name, jobs=jobs, runs_per_day=runs_per_day, peak_runs_per_second=peak, requests_per_second=requests
+        )
+        tiers: tuple[CostTier, ...] = (own,)
+    else:
+        tiers = TIERS
+    try:
+        given = read_prices(prices)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    rows = [asdict(cost_of(replace(tier, handler_ms=handler_ms), prices=given)) for tier in tiers]
+    if as_json:
+        click.echo(json.dumps(rows))
+        return
+    click.echo("  ".join([f"{'figure':<22}", *(f"{row['tier']:>26}" for row in rows)]))
+    for figure in [name for name in rows[0] if name != "tier"]:
+        click.echo("  ".join([f"{figure.replace('_', ' '):<22}", *(f"{row[figure]:>26,}" for row in rows)]))

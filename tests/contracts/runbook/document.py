@@ -74,6 +74,7 @@ def _shape(line: str) -> str:
     """The line with one sign for each group of numbers, times and ids, and single spaces."""
     line = re.sub(r"-{2,}[-+]*", "--", line)
     line = re.sub(r"\bnow\b|\brun_\S*|\S*\d\S*(?:\s+(?:ms|s|min|kB|MB|GB)\b)?(?:\s+ago\b)?", "#", line)
+    line = re.sub(r"s\b", "", line)  # the plural depends on a number
     return re.sub(r"#( #)+", "#", " ".join(line.split()))
 
 
