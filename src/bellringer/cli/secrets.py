@@ -102,7 +102,7 @@ def list_secrets(client: Client, *, limit: int, output: str) -> None:
         head=("NAME", "VERSION", "TASKS", "ORIGINS", "KEY", "CHANGED", "CHANGED BY", "NOTE"),
         row=lambda secret: (
             secret.name,
-            secret.version,
+            str(secret.version),
             ", ".join(secret.tasks) or "all",
             ", ".join(secret.origins) or "none",
             secret.key,

@@ -35,7 +35,17 @@ export function Loading({ of, children }) {
 }
 
 /** JSON as plain text. */
-export const Json = ({ value, label }) => html`<pre class="json" tabindex="0" aria-label=${label}>${write(value, 2) ?? "null"}</pre>`;
+export const Json = ({ value, label }) =>
+  html`<pre class="json" tabindex="0" aria-label=${label}>${write(withoutCiphertexts(value), 2) ?? "null"}</pre>`;
+
+/** The value with a short text in place of each encrypted one: nobody can read the ciphertext. */
+function withoutCiphertexts(value) {
+  if (!value || typeof value !== "object" || !(Array.isArray(value) || Object.getPrototypeOf(value) === Object.prototype)) return value;
+  if (Array.isArray(value)) return value.map(withoutCiphertexts);
+  const sealed = Object.keys(value).length === 1 && value.$encrypted;
+  if (sealed && typeof sealed === "object") return `encrypted with the key ${sealed.key}`;
+  return Object.fromEntries(Object.entries(value).map(([name, inner]) => [name, withoutCiphertexts(inner)]));
+}
 
 export function DescriptionList({ of }) {
   return html`<dl class="facts">${of.filter(Boolean).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value ?? "–"}</dd></div>`)}</dl>`;
