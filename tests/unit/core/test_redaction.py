@@ -109,8 +109,15 @@ def test_references_have_a_short_and_a_long_form() -> None:
         assert found is not None
         assert found.name == "a.b-c"
     assert parse_reference({"$secret": "x"}, short=False) is None
-    for value in ({"$secret": "../x"}, {"$secret": ""}, {"$secret": "x", "y": 1}, {"$secret": {"set": True}}, "x"):
-        assert parse_reference(value) is None
+    others: list[Any] = [
+        {"$secret": "../x"},
+        {"$secret": ""},
+        {"$secret": "x", "y": 1},
+        {"$secret": {"set": True}},
+        "x",
+    ]
+    for other in others:
+        assert parse_reference(other) is None
     assert substitute([{"$secret": {"name": "k", "prefix": "Bearer "}}], {"k": "v"}) == ["Bearer v"]
 
 
