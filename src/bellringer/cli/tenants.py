@@ -191,6 +191,32 @@ async def _suspend(name: str, dsn: str, *, rest: bool) -> bool:
         await store.close()
 
 
+@tenants.command(
+    "retention",
+    examples="""
+    bellringer tenants retention acme
+    bellringer tenants retention acme --keep runs=90d --keep succeeded=7d --keep dead=180d
+    bellringer tenants retention acme --keep runs=90d --keep-job nightly:runs=365d
+    bellringer tenants retention acme --clear
+    """,
+)
+@click.argument("name")
+@click.option("--keep", multiple=True, metavar="STATE=TIME", help="Retention of runs, or of runs that ended so.")
+@click.option("--keep-job", multiple=True, metavar="JOB:STATE=TIME", help="Retention of the runs of one job.")
+@click.option("--clear", is_flag=True, help="Remove all rules: the installation's retention applies.")
+@click.option("--dsn", metavar="URL", help="URL of the database.  [default: BELLRINGER_DSN]")
+def retention(name: str, keep: tuple[str, ...], keep_job: tuple[str, ...], clear: bool, dsn: str | None) -> None:
+    """Show or replace how long the runs of a tenant are kept, by state and job.
+
+    STATE is runs (all), succeeded, dead, cancelled or skipped. The rules that you give replace all earlier ones.
+    """
+    from bellringer.cli.retention_rules import apply_rules, format_rules, parse_rules
+
+    rules = parse_rules(keep, keep_job) if keep or keep_job or clear else None
+    found = asyncio.run(apply_rules(load_config(dsn=dsn).require_dsn(), name, rules))
+    click.echo(format_rules(found) or "the retention of the installation applies")
+
+
 @click.command(
     cls=Command,
     examples="""

@@ -122,6 +122,9 @@ async def _complete(store: Store, target: ObjectStore, batch: ArchiveBatch) -> N
     rows, stored = sum(part.rows for part in parts), await archive.count_rows(store, batch)
     if rows != stored:
         raise ArchiveDamaged(f"the parts of {batch.day} have {rows} runs, the batch has {stored}")
+    if stored == 0:  # a day without runs needs no manifest
+        await archive.mark_archived(store, batch)
+        return
     for part in parts:
         await verify_part(target, part)
     fault_point("archive.verified")

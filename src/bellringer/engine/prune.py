@@ -20,6 +20,7 @@ from bellringer.store import (
     workers,
     workflows,
 )
+from bellringer.store import retention as retention_rules
 from bellringer.store.connection_pool import Store
 
 JOBS_PER_PASS: Final = 1_000
@@ -64,9 +65,7 @@ async def prune(store: Store, now: datetime, retention: Retention, *, archives: 
     await operations.prune(store, now - retention.operations)
     await workflows.prune(store, now - retention.runs)
     await workflows.prune_graphs(store)
-    horizon = (now - retention.runs).date()
-    old = [day for day in await partitions.list_days(store) if day < horizon]
-    dropped = await partitions.drop_days(store, old, archives=archives)
+    dropped = await _drop_old_days(store, now, retention.runs, archives=archives)
     # A job is kept at least as long as its runs: deleting it earlier would fail in every pass.
     before = now - max(retention.jobs, retention.runs + timedelta(days=1))
     for _ in range(MAX_JOB_PASSES):
@@ -76,6 +75,18 @@ async def prune(store: Store, now: datetime, retention: Retention, *, archives: 
         if await partitions.delete_unused_schedules(store, SCHEDULES_PER_PASS) < SCHEDULES_PER_PASS:
             break
     return dropped
+
+
+async def _drop_old_days(store: Store, now: datetime, kept: timedelta, *, archives: bool) -> int:
+    """Drops the days that no rule of a tenant keeps longer, and days past retention whose runs were all deleted."""
+    rules = await retention_rules.list_rules(store)
+    longest = max([kept, *(timedelta(seconds=value) for tenant in rules for value in tenant.seconds)])
+    days = await partitions.list_days(store)
+    old = [day for day in days if day < (now - longest).date()]
+    kept_longer = [day for day in days if day not in old and day < (now - kept).date()]
+    empty = [day for day in kept_longer if await retention_rules.is_empty(store, day)]
+    await retention_rules.forget_passes(store, (now - longest).date())
+    return await partitions.drop_days(store, old, archives=archives) + await partitions.drop_days(store, empty)
 
 
 async def delete_empty_cohorts(store: Store, shards: Sequence[int]) -> None:

@@ -15,6 +15,7 @@ from bellringer.engine.audit_seal import MAX_ENTRIES_PER_SEAL, seal_entries
 from bellringer.engine.prune import Retention
 from bellringer.engine.reap import reap
 from bellringer.engine.register import resume
+from bellringer.engine.retain import trim_slice
 from bellringer.engine.workflow_commands import stop_workflow_runs
 from bellringer.errors import BellringerError
 from bellringer.schedule.instants import EPOCH
@@ -137,6 +138,12 @@ class Maintenance:
         archives = self._archive is not None
         if dropped := await pruning.prune(self._store, await self._store.now(), self._retention, archives=archives):
             log.info("partitions past retention dropped", days=dropped, archived_first=archives)
+
+    async def trim(self) -> None:
+        """Delete runs whose own retention is shorter than that of their day, for a few seconds."""
+        now, archives = await self._store.now(), self._archive is not None
+        if deleted := await trim_slice(self._store, self._clock, now, self._retention.runs, archives=archives):
+            log.info("runs past the retention of their tenant or job deleted", runs=deleted, archived_first=archives)
 
     async def archive(self) -> None:
         """Write runs past retention to the archive, for a few seconds."""

@@ -186,6 +186,12 @@ class Scheduler:
             ),
             run_every(
                 ARCHIVE_SECONDS,
+                self._on_shard_zero(self._maintenance.trim),
+                name="trim",
+                step_seconds=LONG_STEP_SECONDS,
+            ),
+            run_every(
+                ARCHIVE_SECONDS,
                 self._on_shard_zero(self._maintenance.archive),
                 name="archive",
                 step_seconds=LONG_STEP_SECONDS,

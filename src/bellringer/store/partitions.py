@@ -62,7 +62,7 @@ async def drop_days(store: Store, old: Sequence[date], *, archives: bool = False
 
 async def prune_expired(store: Store, now: datetime, dead: timedelta, gaps: timedelta, events: timedelta) -> None:
     """Deletes dead letters, gaps, events and send keys past their retention."""
-    await store.pool.execute(_SQL.forget_dead, now - dead)
+    await store.pool.execute(_SQL.forget_dead, now, dead.total_seconds())
     await store.pool.execute(_SQL.forget_gaps, now - gaps)
     await store.pool.execute(_SQL.forget_events, now - events)
     await store.pool.execute(_SQL.forget_keys)

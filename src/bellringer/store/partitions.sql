@@ -16,7 +16,9 @@ select exists (select 1 from queue where scheduled_for >= $1 and scheduled_for <
 select bellringer.detach_day($1)
 
 -- name: forget_dead
-delete from dead_letters where died_at < $1
+delete from dead_letters letter using tenants tenant
+where tenant.tenant_id = letter.tenant_id
+  and letter.died_at < $1::timestamptz - make_interval(secs => coalesce((tenant.retention ->> 'dead')::float8, $2))
 
 -- name: forget_gaps
 delete from gaps where to_at < $1

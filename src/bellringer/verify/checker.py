@@ -44,6 +44,9 @@ async def verify(
     tenant_id = await connection.fetchval(_SQL.tenant, asked.tenant)
     if tenant_id is None:
         raise NotFound(f"there is no tenant {asked.tenant!r}")
+    shortest = await connection.fetchval(_SQL.shortest_retention, tenant_id)
+    if shortest is not None:
+        retention = min(timedelta(seconds=shortest), timedelta.max if retention is None else retention)
     summary = await _verifiable_window(connection, asked, retention, min_age)
     async for jobs in _read_pages(connection, asked, tenant_id, summary):
         await _check_page(connection, jobs, asked, summary, report)

@@ -182,3 +182,13 @@ join attempts attempt on attempt.scheduled_for >= $2 and attempt.scheduled_for <
   and attempt.finished_at > restore.finished_at and attempt.outcome is not null
 join runs run on run.job_id = attempt.job_id and run.scheduled_for = attempt.scheduled_for and run.slot = attempt.slot
 where attempt.tenant_id = $1 and (run.fired_at <= restore.recovered_to or run.scheduled_for >= restore.recovered_to)
+
+-- name: shortest_retention
+-- The shortest retention in the rules of a tenant, in seconds; null: it has none. Older runs may be deleted.
+select min(rule.value::float8) from tenants tenant
+cross join lateral (
+  select own.value from jsonb_each_text(tenant.retention - 'jobs') own
+  union all
+  select of_job.value from jsonb_each(coalesce(tenant.retention -> 'jobs', '{}')) job
+  cross join lateral jsonb_each_text(job.value) of_job) rule
+where tenant.tenant_id = $1

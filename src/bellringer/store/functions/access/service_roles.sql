@@ -57,7 +57,7 @@ begin
       select p.oid::regprocedure as name from pg_proc p
       where p.pronamespace = 'bellringer'::regnamespace
         and p.proname not in ('set_up_row_security', 'set_up_service_roles', 'set_shard_count')
-        and (kind = 'scheduler' or p.proname not in ('drop_day', 'detach_day', 'drop_batch'))
+        and (kind = 'scheduler' or p.proname not in ('drop_day', 'detach_day', 'drop_batch', 'trim_day', 'open_trim_batch'))
     loop
       execute format('grant execute on function %s to %I', named.name, role);
     end loop;
