@@ -130,7 +130,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     smtp_url: str | None = None  # smtp://user:password@host:587?starttls=required, or smtps://
     smtp_from: str | None = None  # sender of e-mails, such as Bellringer <bell@example.com>
     heartbeat_url: str | None = None  # a scheduler calls it regularly while the cluster is healthy
-    heartbeat_interval: timedelta = timedelta(seconds=60)
+    heartbeat_interval: timedelta = timedelta(seconds=60)  # between two calls of heartbeat_url
     key: str | None = None  # API key that the command line sends
 
     @property

@@ -117,7 +117,14 @@ def list_runs(client: Client, /, *, limit: int, output: str, **filters: Any) -> 
 )
 @filter_options
 @click.option("--output", "path", metavar="FILE", default="-", show_default=True, help="File to write; - is stdout.")
-@click.option("--format", "kind", type=click.Choice(["ndjson", "csv"]), default="ndjson", show_default=True)
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["ndjson", "csv"]),
+    default="ndjson",
+    show_default=True,
+    help="Format of the file.",
+)
 @click.option("--zstd", is_flag=True, help="Compress with Zstandard.")
 @with_client
 def export(client: Client, /, *, path: str, kind: str, zstd: bool, **filters: Any) -> None:

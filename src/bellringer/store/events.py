@@ -42,8 +42,8 @@ class EventKind(StrEnum):
     ADOPTED = "adopted"  # an app declares an orphan, or the job of another app
     OVERRIDDEN = "overridden"  # the code of an app undid an operator's change of a job
     CHECKIN_MISSED = "checkin_missed"  # a job that runs elsewhere has not reported in time
-    CHECKIN_FAILED = "checkin_failed"
-    CHECKIN_RECOVERED = "checkin_recovered"
+    CHECKIN_FAILED = "checkin_failed"  # a job that runs elsewhere has reported a failure
+    CHECKIN_RECOVERED = "checkin_recovered"  # a job that runs elsewhere reports in time again
 
 
 # Events about a job, a task or a check-in that no run belongs to.
