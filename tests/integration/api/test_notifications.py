@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import httpx2
 import pytest
@@ -147,15 +148,15 @@ async def test_incidents_are_listed_until_they_are_resolved(api: httpx2.AsyncCli
     path = httpx2.URL(made.json()["ping_url"]).path
     assert (await api.post(f"{path}/3", content=b"disk full")).json() == {"ok": True, "state": "down"}
     catalog = Catalog(store)
-    found: list[dict[str, object]] = []
+    found: list[dict[str, Any]] = []
     for _ in range(200):
         await notify(store, catalog)
         found = (await api.get("/api/v1/notifications/incidents")).json()["items"]
         if found:
             break
     assert [(i["severity"], i["count"], i["messages"]) for i in found] == [("critical", 1, 0)]
-    [subject] = found[0]["subjects"]  # type: ignore[misc]
-    assert (subject["name"], subject["error"]) == ("backup", "exit code 3: disk full")  # type: ignore[index]
+    [subject] = found[0]["subjects"]
+    assert (subject["name"], subject["error"]) == ("backup", "exit code 3: disk full")
     await api.get(path)
     for _ in range(200):
         await notify(store, catalog)

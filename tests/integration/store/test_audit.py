@@ -25,6 +25,7 @@ LAST = 1 << 62
 # Tables that people change. What is done to runs is noted where it is done.
 AUDITED = {"jobs", "tenants", "pools", "calendars", "freezes", "api_keys", "secrets", "webhook_endpoints"}
 AUDITED |= {"backfills", "operations", "workers", "apps"}
+AUDITED |= {"notification_channels", "notification_routes", "checkins", "named_secrets"}
 
 
 def definition(name: str = "bell", **more: Any) -> Definition:
