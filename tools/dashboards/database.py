@@ -92,6 +92,54 @@ DATABASE: Final = Dashboard(
             ],
         ),
         Section(
+            title="Server and storage",
+            panels=[
+                Panel(
+                    title="Connections of the server",
+                    description="Used and maximum connections of PostgreSQL, of all programs.",
+                    queries=[Query(expr="max by (state) (bellringer_server_connections)", legend="{{state}}")],
+                ),
+                Panel(
+                    title="Size",
+                    description="Bytes of the database by part; WAL above 32 GiB raises BellringerDiskFilling.",
+                    queries=[Query(expr="max by (part) (bellringer_database_bytes)", legend="{{part}}")],
+                    unit="bytes",
+                ),
+                Panel(
+                    title="Free disk",
+                    description="Free share of the disk, if the data directory is on the machine of a server; otherwise"
+                    " use node_exporter.",
+                    queries=[
+                        Query(
+                            expr="min(bellringer_database_disk_free_bytes / bellringer_database_disk_bytes)",
+                            legend="free",
+                        )
+                    ],
+                    unit="percentunit",
+                    limits=(0.15,),
+                    higher_is_better=True,
+                    ceiling=1,
+                ),
+                Panel(
+                    title="Missing partitions",
+                    description="Daily partitions of today and tomorrow that do not exist.",
+                    queries=[Query(expr="max(bellringer_partitions_missing)", legend="missing")],
+                    limits=(1,),
+                ),
+                Panel(
+                    title="Audit seal",
+                    description="1 if a seal of the audit log does not match. Runbook: BellringerAuditSealBroken.",
+                    queries=[Query(expr="max(bellringer_audit_seal_broken)", legend="broken")],
+                    limits=(1,),
+                ),
+                Panel(
+                    title="Archive backlog",
+                    description="Batches of runs that wait for the archive; only with the setting archive.",
+                    queries=[Query(expr="max(bellringer_archive_backlog)", legend="batches")],
+                ),
+            ],
+        ),
+        Section(
             title="Caches",
             panels=[
                 Panel(

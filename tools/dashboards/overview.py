@@ -9,6 +9,7 @@ from tools.dashboards.shared import (
     CONNECTIONS,
     DEAD_BY_TASK,
     DISPATCH_HEATMAP,
+    EVERY,
     FAILURE_SHARE,
     FAILURES_BY_TASK,
     INSTANCE,
@@ -91,6 +92,19 @@ OVERVIEW: Final = Dashboard(
                     unit="ops",
                 ),
                 OVERDUE_OVER_TIME,
+                Panel(
+                    title="Late starts",
+                    description="Share of runs that started later than the objective allows; 0.1 % is the budget.",
+                    queries=[
+                        Query(
+                            expr=f"sum(rate(bellringer_late_starts_total{ON}{EVERY}))"
+                            f" / clamp_min(sum(rate(bellringer_starts_total{ON}{EVERY})), 0.001)",
+                            legend="late",
+                        )
+                    ],
+                    unit="percentunit",
+                    limits=(0.001, 0.0144),
+                ),
                 Panel(
                     title="Runs created and ended",
                     description="Runs that schedules and timers created, and attempts that ended, a second.",

@@ -26,6 +26,25 @@ SCHEDULER: Final = Dashboard(
                 ),
                 TICK_SECONDS,
                 Panel(
+                    title="Duration of a poll",
+                    description="Query for due jobs. More than 200 ms raise BellringerPollSlow.",
+                    queries=quantiles("bellringer_poll_seconds"),
+                    unit="s",
+                    limits=(0.05, 0.2),
+                ),
+                Panel(
+                    title="Age of loops",
+                    description="Seconds since each background loop succeeded, divided by its limit. Above 1:"
+                    " BellringerLoopStalled.",
+                    queries=[
+                        Query(
+                            expr=f"topk(10, bellringer_loop_age_seconds{ON} / bellringer_loop_limit_seconds{ON})",
+                            legend="{{instance}} {{loop}}",
+                        )
+                    ],
+                    limits=(1,),
+                ),
+                Panel(
                     title="Queries for due work",
                     description="Queries for upcoming due times a second, by their source (PostgreSQL or Redis).",
                     queries=[Query(expr=rate("bellringer_looks_total", "source"), legend="{{source}}")],

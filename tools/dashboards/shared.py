@@ -43,8 +43,9 @@ FAILURE_SHARE: Final = (
     f" / clamp_min(sum(rate(bellringer_attempts_total{ON}{EVERY})), 0.001)"
 )
 POOL_USE: Final = (
-    'bellringer_db_connections{state="open",instance=~"$instance"}'
-    ' / ignoring(state) (bellringer_db_connections{state="max",instance=~"$instance"} > 0)'
+    'max by (instance, purpose) ((bellringer_db_connections{state="open",instance=~"$instance"}'
+    ' - ignoring(state) bellringer_db_connections{state="idle",instance=~"$instance"})'
+    ' / ignoring(state) (bellringer_db_connections{state="max",instance=~"$instance"} > 0))'
 )
 
 # Panels that two dashboards show.
@@ -100,8 +101,8 @@ DEAD_BY_TASK: Final = Panel(
 )
 CONNECTIONS: Final = Panel(
     title="Connection pools in use",
-    description="Open connections divided by the maximum of the pool, by process. Alerts at 70 % and 85 %.",
-    queries=[Query(expr=POOL_USE, legend="{{instance}}")],
+    description="Connections in use divided by the maximum of the pool, by process. Alerts at 70 % and 85 %.",
+    queries=[Query(expr=POOL_USE, legend="{{instance}} {{purpose}}")],
     unit="percentunit",
     limits=(0.7, 0.85),
     ceiling=1,
