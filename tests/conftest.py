@@ -78,6 +78,8 @@ LONGEST = {
     "contracts/backends/test_leases.py": 25,
     "contracts/docs/test_documented_blocks.py": 70,
     "cluster/test_metrics.py": 25,
+    "contracts/deploy/test_image.py": 25,
+    "cluster/test_systemd.py": 20,
     "cluster/test_regions.py": 20,
     "cluster/test_tiers.py": 20,
     "contracts/backends/test_cache.py": 10,
