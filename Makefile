@@ -13,7 +13,7 @@ UV_FLAGS := --quiet --system-certs
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env dev services services-down check format browser postgres docs test test-stock test-pgbouncer chaos restore-drill deploy-check image-check bench lock clean
+.PHONY: help env dev services services-down check format browser postgres docs test test-stock test-pgbouncer chaos restore-drill alert-drill deploy-check image-check bench lock clean
 
 help: ## Print this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -95,6 +95,9 @@ deploy-check: env ## Render and validate the Helm chart with Helm and kubeconfor
 
 image-check: env ## Execute the Dockerfile in a Debian root (needs root), and run its entry point as another user
 	@$(BIN)/python -m tools.image_root
+
+alert-drill: env ## Inject the fault of each alert into a cluster with a real Prometheus; takes about ten minutes
+	@$(BIN)/python -m bench alerts
 
 restore-drill: env postgres ## Restore a loaded cluster's database from a base backup and WAL; nothing accepted may be missing
 	@$(BIN)/python -m bench restore

@@ -117,6 +117,24 @@ def restore(seconds: float, jobs: int, sends: int, *, as_json: bool) -> None:
         raise SystemExit(1)
 
 
+@bench.command()
+@click.option("--factor", default=30.0, show_default=True, help="Divides `for` and range windows of the rules.")
+@click.option("--only", multiple=True, metavar="ALERT", help="Alerts to drill. Repeatable.  [default: all]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def alerts(factor: float, only: tuple[str, ...], *, as_json: bool) -> None:
+    """Inject the fault of each alert into a cluster with a real Prometheus; print when it fires and clears."""
+    import json
+
+    from bench.alerts.drill import AlertTiming, DrillFigures, render, run_drill
+
+    figures = measure_in_new_database(lambda dsn: run_drill(dsn, factor, only=only))
+    timings = [AlertTiming(**timing) for timing in figures["timings"]]
+    done = DrillFigures(factor=factor, timings=timings)
+    click.echo(json.dumps(figures) if as_json else render(done))
+    if done.failed:
+        raise SystemExit(1)
+
+
 def _sizes(_ctx: click.Context, _parameter: click.Parameter, given: str) -> list[int]:
     try:
         return [int(size) for size in given.split(",") if size.strip()]

@@ -82,8 +82,8 @@ async def verify_next_seals(
     if before is not None and (not first or before.seal_id < first[0].seal_id):
         before = None  # retention has deleted the seal
     page = await audit.seals_after(store, before.seal_id if before else 0, _SEALS_PER_PAGE)
-    if not page:
-        return ChainPosition()
+    if not page:  # the end of the chain
+        before, page = None, await audit.seals_after(store, 0, _SEALS_PER_PAGE)
     for one in page:
         if why := await _find_fault(store, before, one):
             return ChainPosition(last=before, broken=one.seal_id, why=why)
