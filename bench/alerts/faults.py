@@ -75,6 +75,7 @@ async def break_seal(drill: DrillContext) -> None:
     row = await drill.database.fetchrow("select seal_id, hash from audit_seals order by seal_id desc limit 1")
     assert row is not None
     drill.kept["seal"] = row
+    await drill.database.execute("alter table audit_seals disable trigger user")  # as a superuser can
     await drill.database.execute("update audit_seals set hash = sha256(hash) where seal_id = $1", row["seal_id"])
 
 

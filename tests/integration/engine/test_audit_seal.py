@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from bellringer.core.jobs import Definition
-from bellringer.engine.audit_seal import seal_entries, verify_chain
+from bellringer.engine.audit_seal import ChainPosition, seal_entries, verify_chain, verify_next_seals
 from bellringer.engine.job_and_run_commands import pause
 from bellringer.engine.prune import Retention, prune
 from bellringer.engine.register import create
@@ -156,3 +156,26 @@ async def test_what_is_past_retention_goes_by_whole_seals_and_the_rest_still_hol
     await changes(store, catalog, 3, "later")
     await seal_all(store)
     assert (await verify_chain(store)).broken is None
+
+
+async def test_the_gradual_check_stays_at_a_broken_seal_and_starts_again_at_the_end(
+    store: Store, catalog: Catalog
+) -> None:
+    await changes(store, catalog, 25)
+    await seal_all(store)
+    position = await verify_next_seals(store, ChainPosition(), max_entries=10)
+    assert position.last is not None
+    assert (position.last.seal_id, position.broken) == (1, None)
+    chain = await audit.seals_after(store, 0, 100)
+    await store.pool.execute("alter table audit_seals disable trigger user")
+    await store.pool.execute("update audit_seals set hash = sha256(hash) where seal_id = $1", chain[1].seal_id)
+    for _ in range(2):
+        position = await verify_next_seals(store, position)
+        assert position.broken == chain[1].seal_id
+    await store.pool.execute(
+        "update audit_seals set hash = $2 where seal_id = $1", chain[1].seal_id, bytes(chain[1].hash)
+    )
+    position = await verify_next_seals(store, position)
+    assert position.broken is None
+    assert position.last == chain[-1]
+    assert (await verify_next_seals(store, position, max_entries=1)).last == chain[0]
