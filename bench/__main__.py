@@ -129,7 +129,7 @@ def alerts(factor: float, only: tuple[str, ...], *, as_json: bool) -> None:
 
     figures = measure_in_new_database(lambda dsn: run_drill(dsn, factor, only=only))
     timings = [AlertTiming(**timing) for timing in figures["timings"]]
-    done = DrillFigures(factor=factor, timings=timings)
+    done = DrillFigures(factor=factor, timings=timings, metrics=figures["metrics"])
     click.echo(json.dumps(figures) if as_json else render(done))
     if done.failed:
         raise SystemExit(1)

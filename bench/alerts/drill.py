@@ -21,6 +21,7 @@ FIRE_SECONDS: Final = 150.0
 CLEAR_SECONDS: Final = 240.0
 CALM_SECONDS: Final = 120.0
 POLL_SECONDS: Final = 0.5
+SCRAPED_METRICS: Final = 'count by (__name__) ({__name__=~"bellringer_.+"})'
 _CLOCK: Final = SystemClock()
 
 
@@ -36,10 +37,11 @@ class AlertTiming:
 
 @dataclass(frozen=True, kw_only=True)
 class DrillFigures:
-    """The table of the drill, and by what factor durations of the rules were divided."""
+    """The table of the drill, by what factor durations of the rules were divided, and the metrics that exist."""
 
     factor: float
     timings: list[AlertTiming]
+    metrics: list[str]  # that Prometheus scraped
 
     @property
     def failed(self) -> list[AlertTiming]:
@@ -90,13 +92,15 @@ async def run_drill(
                 chosen = [fault for fault in group if not only or {*fault.alerts, *fault.afterwards} & set(only)]
                 for found in await asyncio.gather(*(_measure(drill, log, fault) for fault in chosen)):
                     timings += found
+            metrics = await asyncio.to_thread(fleet.prometheus.query, SCRAPED_METRICS)
         finally:
             if following is not None:
                 following.cancel()
             fleet.close()
             await pool.close()
             await drill_app.app.aclose()
-    return DrillFigures(factor=factor, timings=timings)
+    names = sorted(one["metric"]["__name__"] for one in metrics)
+    return DrillFigures(factor=factor, timings=timings, metrics=names)
 
 
 async def _wait_for_calm(log: AlertLog) -> None:
@@ -113,6 +117,8 @@ async def _measure(drill: DrillContext, log: AlertLog, fault: AlertFault) -> Seq
         await log.wait(alert, 0.0, CLEAR_SECONDS, fires=False)
     injected = _CLOCK.monotonic()
     await fault.inject(drill)
+    if fault.begins_after_injection:
+        injected = _CLOCK.monotonic()
     fired = await _wait_all(log, fault.alerts, injected, FIRE_SECONDS, fires=True)
     healed = _CLOCK.monotonic()
     await fault.heal(drill)

@@ -13,11 +13,10 @@ from typing import Any, Final
 import asyncpg
 
 from bellringer import App, every
-from bellringer.sdk.task_handle import TaskHandle
 from bench.alerts import app as drill_app
 from bench.alerts.fleet import AlertFleet
 
-NAP_SECONDS: Final = 25.0
+NAP_SECONDS: Final = 45.0
 CLAIMED_RUNS: Final = 1_150
 BLOCK_SECONDS: Final = 25.0
 CLOCK_SHIFT: Final = timedelta(seconds=5)
@@ -61,11 +60,7 @@ class AlertFault:
     inject: Step
     heal: Step
     afterwards: tuple[str, ...] = ()
-
-
-async def send(handle: TaskHandle[..., Any], count: int, *args: Any) -> None:
-    for _ in range(count):
-        await handle.asend(*args)
+    begins_after_injection: bool = False  # the injection prepares the fault, and ends with it
 
 
 # Data
@@ -159,7 +154,10 @@ async def free_disk(drill: DrillContext) -> None:
 
 
 async def fail_runs(drill: DrillContext) -> None:
-    await drill.repeat("fail", lambda: send(drill_app.fail, 10), 0.5)
+    async def send() -> None:
+        await drill_app.app.asend_many([drill_app.fail.message() for _ in range(10)])
+
+    await drill.repeat("fail", send, 0.5)
 
 
 async def stop_failing(drill: DrillContext) -> None:
@@ -175,7 +173,7 @@ async def do_nothing(_drill: DrillContext) -> None:
 
 
 async def claim_many(_drill: DrillContext) -> None:
-    await asyncio.gather(*(send(drill_app.nap, CLAIMED_RUNS // 10, NAP_SECONDS) for _ in range(10)))
+    await drill_app.app.asend_many([drill_app.nap.message(NAP_SECONDS) for _ in range(CLAIMED_RUNS)])
 
 
 # Database
@@ -328,7 +326,7 @@ GROUPS: Final[tuple[tuple[AlertFault, ...], ...]] = (
     ),
     (
         AlertFault(
-            name="1,150 runs that take 25 s",
+            name="1,150 runs that take 45 s",
             alerts=("BellringerManyClaimed",),
             inject=claim_many,
             heal=do_nothing,
@@ -337,6 +335,7 @@ GROUPS: Final[tuple[tuple[AlertFault, ...], ...]] = (
             name="scheduler stopped in a tick for longer than its lease",
             alerts=("BellringerStaleWrites",),
             inject=stop_during_tick,
+            begins_after_injection=True,
             heal=do_nothing,
         ),
         AlertFault(

@@ -69,6 +69,11 @@ def test_every_alert_says_what_to_do() -> None:
         assert rule["annotations"]["description"].endswith("."), name
 
 
+def test_the_runbook_has_a_section_for_every_alert() -> None:
+    headings = re.findall(r"^#+ (.+)$", (ROOT / "docs" / "runbook.md").read_text(), re.MULTILINE)
+    assert set(ALERTS) - set(headings) == set()
+
+
 def test_the_page_lists_every_alert_with_its_severity() -> None:
     rows = re.findall(r"^\| `(Bellringer\w+)` \| (\w+) \|", (ROOT / "docs" / "alerts.md").read_text(), re.MULTILINE)
     assert sorted(rows) == sorted((name, rule["labels"]["severity"]) for name, rule in ALERTS.items())
