@@ -127,6 +127,7 @@ class KafkaBroker:
         self._address = address
         self._producer_thread = _ProducerThread(address)
         self._admin: AdminClient | None = None
+        self._admin_health = KafkaHealth(address.address)
         self._known: set[str] = set()
 
     async def prepare(self, topics: Collection[str]) -> None:
@@ -163,7 +164,7 @@ class KafkaBroker:
     def _make(self, topics: Sequence[str]) -> bool:
         """Create missing topics and add partitions to small ones. Returns whether a topic was missing."""
         if self._admin is None:
-            self._admin = self._address.open(AdminClient, {})
+            self._admin = self._address.open(AdminClient, {"error_cb": self._admin_health.on_error})
         wanted, missing, small = self._address.partitions, [], []
         for name, found in self._admin.describe_topics(
             TopicCollection(list(topics)), request_timeout=KAFKA_TIMEOUT_SECONDS
@@ -180,6 +181,7 @@ class KafkaBroker:
             for grown in self._admin.create_partitions(small, request_timeout=KAFKA_TIMEOUT_SECONDS).values():
                 with suppress(BrokerUnavailable):  # fewer partitions also work, for fewer workers
                     self._result_of(grown, unless=KafkaError.INVALID_PARTITIONS)
+        self._admin_health.recovered()
         return bool(missing)
 
     def _result_of(self, asked: Any, *, unless: int) -> Any:
@@ -188,9 +190,15 @@ class KafkaBroker:
         except KafkaException as error:
             if error.args[0].code() == unless:
                 return None
-            raise self._address.unavailable(error_text(error.args[0])) from None
+            raise self._address.unavailable(self._why(error_text(error.args[0]))) from None
         except TimeoutError:
-            raise self._address.unavailable("no response") from None
+            raise self._address.unavailable(self._why("no response")) from None
+
+    def _why(self, reason: str) -> str:
+        """Return the cause that the driver has reported, such as a refused certificate, rather than a timeout."""
+        if self._admin is not None:
+            self._admin.poll(0)  # calls back for errors
+        return self._admin_health.reason or reason
 
 
 class _ProducerThread:

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from redis.asyncio.connection import AbstractConnection, Connection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError, ResponseError
 
 from bellringer.clock import Clock
 from bellringer.errors import ConfigError
@@ -82,7 +82,9 @@ class RedisPipeline:
             _close_soon(connection)
         self._retry_at = self._clock.monotonic() + RETRY_DELAY_SECONDS
         CACHE_FAILURES.inc()
-        log.warning("redis failed; retrying in a moment", error=f"{type(error).__name__}: {error}"[:200])
+        server = f"{self._settings.get('host', 'localhost')}:{self._settings.get('port', 6379)}"
+        more = {"hint": hint} if (hint := _login_hint(error)) else {}
+        log.warning("redis failed; retrying in a moment", server=server, error=_describe(error), **more)
         waiting, self._waiting = self._waiting, []
         _fail_all(waiting)
 
@@ -157,6 +159,18 @@ def make_connection(settings: dict[str, Any]) -> AbstractConnection:
         | rest
     )
     return made
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:200]
+
+
+def _login_hint(error: BaseException) -> str:
+    if isinstance(error, AuthenticationError | NoPermissionError):
+        return "check user, password and ACL in BELLRINGER_CACHE"
+    if "certificate" in str(error).lower() or "ssl" in str(error).lower():
+        return "check rediss://, ssl_ca_certs, ssl_certfile and ssl_keyfile in BELLRINGER_CACHE"
+    return ""
 
 
 async def _connect_and_greet(connection: AbstractConnection, greeting: Sequence[Command]) -> None:
