@@ -115,6 +115,25 @@ ON_BOTH_SERVERS = {
 }
 
 
+# Tests of what only a session of its own has: kept plans, cancels by backend id, held connections, migrations.
+NEEDS_SESSION = (
+    "integration/store/test_dead_connections.py",
+    "integration/store/test_lookups_by_key.py",
+    "integration/store/test_migrate.py",
+    "integration/store/test_migration_plan.py",
+    "integration/store/test_previous_release.py",
+    "integration/store/test_query_plans",
+    "integration/store/test_sql_functions.py",
+)
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leaves out NEEDS_SESSION if the tests run through a pooler."""
+    if not os.environ.get(POOLER_VARIABLE) or not collection_path.is_file():
+        return None
+    return collection_path.relative_to(TESTS).as_posix().startswith(NEEDS_SESSION) or None
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--stock",

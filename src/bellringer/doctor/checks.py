@@ -9,7 +9,7 @@ from typing import Any, Final
 import asyncpg
 
 from bellringer.clock import Clock
-from bellringer.doctor import facts, judge
+from bellringer.doctor import facts, judge, sizing
 from bellringer.doctor.facts import Connections
 from bellringer.doctor.results import CheckResult, Severity, warn
 from bellringer.store.connection_pool import connect, unreachable
@@ -49,6 +49,11 @@ CHECKS: Final[Sequence[Check]] = (
     Check("prepared", judge.judge_prepared, (facts.read_prepared,)),
     Check("replication slots", judge.judge_slots, (facts.read_slots,)),
     Check("connections", judge.judge_connections, (facts.read_connections,), needs_schema=True),
+    Check("pooler", sizing.judge_pooler, (sizing.read_path,)),
+    Check("tls", sizing.judge_tls, (sizing.read_path,)),
+    Check("memory", sizing.judge_memory, (sizing.read_sizes,)),
+    Check("autovacuum capacity", sizing.judge_autovacuum_capacity, (sizing.read_sizes,)),
+    Check("replication", sizing.judge_replication, (sizing.read_replication,)),
     Check("clock", judge.judge_clocks, (facts.read_clocks,)),
 )
 

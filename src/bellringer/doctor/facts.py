@@ -20,6 +20,7 @@ from bellringer.process_assembly import MAX_POOL_CONNECTIONS, MAX_SCHEDULER_CONN
 from bellringer.startup import compute_pool_size
 from bellringer.store.connection_pool import SETTINGS
 from bellringer.store.dead_connections import CONNECT_SECONDS
+from bellringer.store.dsn import driver_dsn
 from bellringer.store.migrate import RowSecurity, require_current, row_security
 
 WATCHED_TABLES: Final = ("queue", "timers", "jobs", "flow_nodes")
@@ -43,7 +44,10 @@ class Connections:
 
 async def open_plain(dsn: str) -> asyncpg.Connection[Any]:
     return await asyncpg.connect(
-        dsn, timeout=CONNECT_SECONDS, server_settings={"application_name": "bellringer doctor"}
+        driver_dsn(dsn),
+        timeout=CONNECT_SECONDS,
+        server_settings={"application_name": "bellringer doctor"},
+        statement_cache_size=0,  # the address may be that of a pooler
     )
 
 
