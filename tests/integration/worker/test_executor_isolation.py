@@ -123,7 +123,16 @@ def test_files_of_secrets_are_not_named_to_children() -> None:
 
 
 def test_every_setting_that_is_a_secret_is_kept_from_children() -> None:
-    assert config._SECRETS <= processes.SECRET_SETTINGS
+    with_dsn = {"payload_keys"}  # a child that may send runs encrypts their arguments
+    assert config._SECRETS - with_dsn <= processes.SECRET_SETTINGS
+    given = {
+        "BELLRINGER_PAYLOAD_KEYS": "k",
+        "BELLRINGER_PAYLOAD_KEYS_FILE": "f",
+        "BELLRINGER_SECRET_X": "x",
+        "MY_Y": "y",
+    }
+    assert IsolationSettings(with_dsn=False, secret_prefixes=("MY_",)).environment(given) == {}
+    assert IsolationSettings(with_dsn=True).environment(given).keys() == given.keys() - {"BELLRINGER_SECRET_X"}
     assert set(config._BACKENDS) <= processes.SECRET_SETTINGS
 
 
