@@ -252,8 +252,8 @@ async def stop_during_tick(drill: DrillContext) -> None:
     """Stops a scheduler between the check of its lease and its write, and continues it after others took over."""
     name = "scheduler-1"
     drill.fleet.stop_process(name)
-    drill.fleet.start_process(name, fault="tick.checked:stop:15")
-    await drill.fleet.wait_until(lambda: drill.fleet.is_stopped(name), "the scheduler stops in a tick")
+    drill.fleet.start_process(name, fault="tick.checked:stop:8")
+    await drill.fleet.wait_until(lambda: drill.fleet.is_stopped(name), "the scheduler stops in a tick", 180.0)
     await asyncio.sleep(LEASE_LOST_SECONDS)
     drill.fleet.processes[name].send_signal(signal.SIGCONT)
 
