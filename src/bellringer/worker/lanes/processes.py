@@ -38,7 +38,7 @@ _CHILD_MODULE: Final = "bellringer.worker.lanes.child"
 # Settings that contain credentials of the server or of its backends. Handlers do not get them.
 SECRET_SETTINGS: Final = frozenset(
     {"root_key", "secret_keys", "jwt_secret", "key", "read_dsn", "direct_dsn", "dispatch", "coordination", "cache"}
-    | {"heartbeat_url"}
+    | {"archive", "heartbeat_url"}
 )
 _DATABASE_VARIABLES: Final = frozenset(
     {"BELLRINGER_DSN", "BELLRINGER_DSN_FILE", "PGPASSWORD", "PGPASSFILE", "PGSERVICE", "PGSERVICEFILE"}
