@@ -203,7 +203,10 @@ def test_blocks_are_found_and_every_mark_is_one_of_both() -> None:
     assert [mark for mark in marks if mark != BACKGROUND and not re.match(rf"{NOT_RUN}[\w` ]{{9}}", mark)] == []
     text = "".join(path.read_text() for path in DOCUMENTS).replace(BEGIN, "").replace(END, "")
     assert sorted(COMMENT.findall(text)) == sorted(marks)  # a comment further up would mark nothing
-    assert sum(block.runs for block in SHELL) >= len(SHELL) / 2
+    # Deployment needs container engines, Kubernetes, systemd or a server of one's own.
+    elsewhere = ("docs/deployment.md", "docs/database.md", "docs/backup.md")
+    here = [block for block in SHELL if not block.where.startswith(elsewhere)]
+    assert sum(block.runs for block in here) >= len(here) / 2
 
 
 @pytest.mark.parametrize("block", [block for block in SHELL if block.runs], ids=ids)
