@@ -25,7 +25,7 @@ _TOKEN_BYTES: Final = 24
 
 
 class PingKind(StrEnum):
-    """What a ping reports."""
+    """The kinds of pings."""
 
     START = "start"
     SUCCESS = "success"

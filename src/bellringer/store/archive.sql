@@ -1,7 +1,8 @@
 -- Runs past retention on their way into the archive. BATCH in the name of a table is the number of its batch.
 
 -- name: next
-select batch_id, day, opened_at, state, after_tenant as tenant_id, after_at, after_shard, after_job, after_slot, parts, rows, bytes
+select batch_id, day, opened_at, state, after_tenant as tenant_id, after_at, after_shard, after_job, after_slot,
+  parts, rows, bytes
 from archive_batches
 where state in ('open', 'archived')
 order by problem is not null, batch_id limit 1
@@ -17,7 +18,8 @@ order by run.tenant_id limit 1
 -- name: page
 -- The next runs of a tenant, with the columns of runs.get.
 select run.job_id, run.scheduled_for, run.slot, run.shard, job.name as job, task.name as task, pool.name as pool,
-       run.priority, run.cause::text as cause, coalesce(run.reason, '') as reason, run.fired_at, run.token, run.revision,
+       run.priority, run.cause::text as cause, coalesce(run.reason, '') as reason, run.fired_at, run.token,
+         run.revision,
        coalesce(run.spec, job.spec) as spec, null::timestamptz as available_at, null::integer as queue_attempt,
        null::integer as worker_id, null::timestamptz as claimed_at, 0 as blocked, false as cancel_requested,
        null::jsonb as progress, null::timestamptz as due_at, null::integer as timer_attempt,
@@ -43,7 +45,8 @@ order by run.scheduled_for, run.shard, run.job_id, run.slot limit $6
 -- Records a written part and moves the position behind it, unless another scheduler has done so.
 with moved as (
   update archive_batches
-  set after_tenant = $3, after_at = $8, after_shard = $9, after_job = $10, after_slot = $11, parts = $2, rows = rows + $5,
+  set after_tenant = $3, after_at = $8, after_shard = $9, after_job = $10, after_slot = $11, parts = $2,
+    rows = rows + $5,
       bytes = bytes + $6, problem = null
   where batch_id = $1 and parts = $2 - 1 and state = 'open'
   returning batch_id)

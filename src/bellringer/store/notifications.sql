@@ -151,10 +151,12 @@ union
 
 -- name: put_incidents
 insert into notification_incidents
-  (incident_id, tenant_id, route_id, group_key, opened_at, resolved_at, last_at, severity, count, unsent, subjects, more,
+  (incident_id, tenant_id, route_id, group_key, opened_at, resolved_at, last_at, severity, count, unsent, subjects,
+    more,
    recovered, sent, sent_at, next_at, held)
 select given.incident_id, given.tenant_id, given.route_id, given.group_key, given.opened_at, given.resolved_at,
-       given.last_at, given.severity, given.count, given.unsent, given.subjects, given.more, given.recovered, given.sent,
+       given.last_at, given.severity, given.count, given.unsent, given.subjects, given.more, given.recovered,
+         given.sent,
        given.sent_at, given.next_at, given.held
 from jsonb_populate_recordset(null::notification_incidents, $1::text::jsonb) given
 order by given.resolved_at is null, given.incident_id

@@ -37,7 +37,8 @@ create table archive_parts (
   primary key (batch_id, part)
 );
 
--- How far the runs of a day were deleted whose own retention is shorter than that of the day. A pass reads the day once,
+-- How far the runs of a day were deleted whose own retention is shorter than that of the day. A pass reads
+-- the day once,
 -- in key order; the next one is needed at next_at, when the next shortest retention has passed, or when a rule changes.
 create table trimmed_days (
   day        date primary key,

@@ -40,7 +40,8 @@ begin
     execute format('grant usage on schema bellringer to %I', role);
     execute format('grant usage on all sequences in schema bellringer to %I', role);
     for named in
-      select c.oid::regclass as name, c.relrowsecurity as has_policies, service_privileges(kind, c.relname) as privileges
+      select c.oid::regclass as name, c.relrowsecurity as has_policies,
+             service_privileges(kind, c.relname) as privileges
       from pg_class c
       where c.relnamespace = 'bellringer'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
     loop
@@ -57,7 +58,8 @@ begin
       select p.oid::regprocedure as name from pg_proc p
       where p.pronamespace = 'bellringer'::regnamespace
         and p.proname not in ('set_up_row_security', 'set_up_service_roles', 'set_shard_count')
-        and (kind = 'scheduler' or p.proname not in ('drop_day', 'detach_day', 'drop_batch', 'trim_day', 'open_trim_batch'))
+        and (kind = 'scheduler' or p.proname not in ('drop_day', 'detach_day', 'drop_batch', 'trim_day',
+          'open_trim_batch'))
     loop
       execute format('grant execute on function %s to %I', named.name, role);
     end loop;

@@ -1,4 +1,5 @@
--- Takes the partitions of a day out of the history, and keeps runs and attempts as a batch for the archive. Logs are not
+-- Takes the partitions of a day out of the history, and keeps runs and attempts as a batch for the archive.
+-- Logs are not
 -- archived. Returns the batch, or null if the day has no partitions. The caller has checked that nothing refers to the
 -- day. Locks the parents exclusively, as dropping a partition does, for as long as renaming takes; waits at most one
 -- second for these locks. A scheduler with a role of its own may read the batch.

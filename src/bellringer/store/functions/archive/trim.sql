@@ -1,4 +1,5 @@
--- Seconds for which a run is kept: the rule of its job, its tenant or the installation that names its state, or all runs.
+-- Seconds for which a run is kept: the rule of its job, its tenant or the installation that names its state,
+-- or all runs.
 create or replace function kept_seconds(p_state text, p_job jsonb, p_tenant jsonb, p_all bigint) returns bigint
 language sql immutable parallel safe as $$
   select coalesce((p_job ->> p_state)::bigint, (p_job ->> 'runs')::bigint,

@@ -7,7 +7,8 @@
 -- body is kept when functions are applied again.
 do $$
 begin
-  execute format('create or replace function position_offset() returns bigint language sql immutable parallel safe as %L',
+  execute format('create or replace function position_offset() returns bigint language sql immutable '
+                 'parallel safe as %L',
     coalesce((select p.prosrc from pg_proc p where p.oid = to_regprocedure('bellringer.position_offset()')),
              'select 0::bigint'));
 end $$;

@@ -63,7 +63,8 @@ begin
     (select sent_tx from webhook_endpoints order by sent_tx desc limit 1)::text::bigint,
     (select tx from notification_position)::text::bigint,
     (select tx from troubles_read)::text::bigint);
-  execute format('create or replace function position_offset() returns bigint language sql immutable parallel safe as %L',
+  execute format('create or replace function position_offset() returns bigint language sql immutable '
+                 'parallel safe as %L',
                  format('select %s::bigint', highest + position_gap - number));
 
   insert into restores (recovered_to, finished_at, unfinished, held, positions_were_ahead, who, note)

@@ -112,7 +112,8 @@ begin
     from picked
     where node.ctid = picked.row_id
     returning picked.flow_id, picked.node, picked.scheduled_for, picked.tenant_id, picked.shard, picked.pool_id,
-      picked.priority, picked.graph_id, picked.top_job, picked.trace, node.of, node.place, node.item, node.attempt_floor),
+      picked.priority, picked.graph_id, picked.top_job, picked.trace, node.of, node.place, node.item,
+        node.attempt_floor),
   unplaced as (
     select begun.flow_id, begun.node, begun.scheduled_for, begun.tenant_id, begun.shard, begun.attempt_floor,
            begun.trace, graph_node.kind, graph_node.task_id, coalesce(graph_node.pool_id, begun.pool_id) as pool_id,
