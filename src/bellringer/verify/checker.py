@@ -35,10 +35,10 @@ async def verify(
     report: Callable[[Finding], None],
     *,
     retention: timedelta | None = None,
-    min_age: timedelta = MIN_AGE,
+    min_age: timedelta | None = None,
 ) -> VerifySummary:
-    """Verifies every occurrence in the scope that is at least `min_age` old, calls `report` for each finding, and
-    returns the summary. Writes nothing.
+    """Verifies every occurrence in the scope that is at least `min_age` old (MIN_AGE by default), calls `report` for
+    each finding, and returns the summary. Writes nothing.
     """
     await connection.execute(_SQL.settings)
     tenant_id = await connection.fetchval(_SQL.tenant, asked.tenant)
@@ -47,7 +47,7 @@ async def verify(
     shortest = await connection.fetchval(_SQL.shortest_retention, tenant_id)
     if shortest is not None:
         retention = min(timedelta(seconds=shortest), timedelta.max if retention is None else retention)
-    summary = await _verifiable_window(connection, asked, retention, min_age)
+    summary = await _verifiable_window(connection, asked, retention, MIN_AGE if min_age is None else min_age)
     async for jobs in _read_pages(connection, asked, tenant_id, summary):
         await _check_page(connection, jobs, asked, summary, report)
     if asked.job is not None and not summary.jobs:

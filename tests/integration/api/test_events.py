@@ -57,10 +57,16 @@ DATA: dict[EventKind, dict[str, Any]] = {
         "changed_at": DUE.isoformat(),
         "fields": [{"field": "priority", "before": 9, "after": 5}],
     },
+    EventKind.CHECKIN_MISSED: {"checkin": "backup", "reason": "no ping since 02:30"},
+    EventKind.CHECKIN_FAILED: {"checkin": "backup", "error": "exit code 1"},
+    EventKind.CHECKIN_RECOVERED: {"checkin": "backup"},
 }
 
 
-WITHOUT_RUN = {"missed", "outgrown", "task_paused", "task_resumed", "orphaned", "adopted", "overridden"}
+WITHOUT_RUN = {
+    *("missed", "outgrown", "task_paused", "task_resumed", "orphaned", "adopted", "overridden"),
+    *("checkin_missed", "checkin_failed", "checkin_recovered"),
+}
 WORDS = {
     EventKind.FAILED: "attempt 0 failed: Boom, retries in 7s500ms",
     EventKind.DEAD: "failed for good: Boom (all 3 attempts are used)",
@@ -79,6 +85,9 @@ WORDS = {
     EventKind.ORPHANED: "app shop 2 no longer declares the job; last declared by 1; policy keep",
     EventKind.ADOPTED: "app shop 3 declares the job again",
     EventKind.OVERRIDDEN: "app shop 3 changed back what ada had changed: priority",
+    EventKind.CHECKIN_MISSED: "check-in backup: no ping since 02:30",
+    EventKind.CHECKIN_FAILED: "check-in backup: exit code 1",
+    EventKind.CHECKIN_RECOVERED: "check-in backup: recovered",
 }
 
 
@@ -106,6 +115,9 @@ async def test_events_come_newest_first_and_say_what_happened(api: httpx2.AsyncC
     await _happen(store, job, *EventKind)
     found = await _list(api)
     kinds = [
+        "checkin_recovered",
+        "checkin_failed",
+        "checkin_missed",
         "overridden",
         "adopted",
         "orphaned",

@@ -64,6 +64,9 @@ MISSING: Final[Mapping[str, tuple[str, ...]]] = {
     "installation-keys": ("zzzzzzzz",),
     "tenants": ("nobody",),
     "apps": ("nowhere",),
+    "channels": ("nowhere",),
+    "routes": ("nowhere",),
+    "checkins": ("nowhere",),
 }
 # Bodies that reach the look-up, where {} would not.
 BODIES: Final[Mapping[str, Any]] = {
@@ -78,6 +81,9 @@ BODIES: Final[Mapping[str, Any]] = {
     "POST /runs/{id}/nodes/mark": {"node": "alpha-node", "state": "dead", "reason": "theirs"},
     "PUT /calendars/{name}": {"dates": ["2031-01-01"]},
     "PUT /secrets/{name}": {"value": "theirs"},
+    "PUT /notifications/channels/{name}": {"kind": "email", "to": ["beta@example.com"]},
+    "PUT /notifications/routes/{name}": {"channel": "nowhere"},  # the channel that the request above creates
+    "PUT /checkins/{name}": {"schedule": {"every": "1h"}},
     "PATCH /tenants/{name}": {"weight": 2},
     "POST /apps/{name}/activate": {"version": "1"},
 }
@@ -201,6 +207,7 @@ async def _everything(
         await post("/jobs/execute", task="alpha.task", retry=1, kwargs={"alpha": 1})
         made["delivery"] = await post(f"/webhook-endpoints/{made['hook']['endpoint_id']}/test")
         await _declare(store, f"alpha-app-{n}")
+        await _subscribe(api, a, store, n)
     made["run"] = await post(f"/jobs/{job['job_id']}/run")
     await _die(store, catalog)
     await _note(store, UUID(job["job_id"]), decode_run_id(made["run"]["run_id"]))
@@ -222,7 +229,32 @@ async def _everything(
         "installation-keys": (made["key"]["key_id"],),
         "tenants": ("alpha tenant",),
         "apps": ("alpha-app-1",),
+        "channels": ("alpha-channel-1",),
+        "routes": ("alpha-route-1",),
+        "checkins": ("alpha-checkin-1",),
     }
+
+
+async def _subscribe(api: httpx2.AsyncClient, a: Mapping[str, str], store: Store, n: int) -> None:
+    """A gets a channel with a sent message, a route with an incident, and a check-in with pings."""
+    for path, body in (
+        (f"notifications/channels/alpha-channel-{n}", {"kind": "slack", "url": f"https://alpha.example.com/{n}"}),
+        (f"notifications/routes/alpha-route-{n}", {"channel": f"alpha-channel-{n}"}),
+        (f"checkins/alpha-checkin-{n}", {"schedule": {"every": "1h"}}),
+    ):
+        made = await api.put(f"{API}/{path}", json=body, headers=a)
+        assert made.status_code == 201, (path, made.text)
+    for _ in range(2):
+        assert (await api.post(made.json()["ping_url"])).is_success
+    tested = await api.post(f"{API}/notifications/channels/alpha-channel-{n}/test", headers=a)
+    assert tested.status_code == 202, tested.text
+    await store.pool.execute(
+        """insert into notification_incidents (incident_id, tenant_id, route_id, group_key, opened_at, last_at,
+                                               severity, count, subjects)
+           select gen_random_uuid(), tenant_id, route_id, 'alpha', now(), now(), 'critical', 1, '{}'
+           from notification_routes where name = $1""",
+        f"alpha-route-{n}",
+    )
 
 
 async def _declare(store: Store, name: str) -> None:

@@ -94,7 +94,7 @@ async def test_routes_are_stored_checked_and_keep_their_channel(api: httpx2.Asyn
     }
     refused = await api.put(f"{ROUTES}/billing", json=wrong)
     assert {e["pointer"] for e in refused.json()["errors"]} == {
-        "/kinds/0", "/severity", "/wait", "/quiet/from",
+        "/kinds/0", "/severity", "/wait", "/quiet/from", "/group_by",
     }  # fmt: skip
     assert (await api.put(f"{ROUTES}/y", json={"channel": "nowhere"})).json()["errors"][0]["code"] == "channel_unknown"
     assert (await api.delete(f"{CHANNELS}/mail")).json()["code"] == "channel_in_use"
