@@ -40,14 +40,25 @@ async def verify(
     """Verifies every occurrence in the scope that is at least `min_age` old (MIN_AGE by default), calls `report` for
     each finding, and returns the summary. Writes nothing.
     """
-    await connection.execute(_SQL.settings)
+    async with connection.transaction(readonly=True):  # its settings must not outlive it, least of all in a pooler
+        await connection.execute(_SQL.settings)
+        return await _verify(connection, asked, report, retention, MIN_AGE if min_age is None else min_age)
+
+
+async def _verify(
+    connection: Connection,
+    asked: VerifyScope,
+    report: Callable[[Finding], None],
+    retention: timedelta | None,
+    min_age: timedelta,
+) -> VerifySummary:
     tenant_id = await connection.fetchval(_SQL.tenant, asked.tenant)
     if tenant_id is None:
         raise NotFound(f"there is no tenant {asked.tenant!r}")
     shortest = await connection.fetchval(_SQL.shortest_retention, tenant_id)
     if shortest is not None:
         retention = min(timedelta(seconds=shortest), timedelta.max if retention is None else retention)
-    summary = await _verifiable_window(connection, asked, retention, MIN_AGE if min_age is None else min_age)
+    summary = await _verifiable_window(connection, asked, retention, min_age)
     async for jobs in _read_pages(connection, asked, tenant_id, summary):
         await _check_page(connection, jobs, asked, summary, report)
     if asked.job is not None and not summary.jobs:

@@ -14,7 +14,7 @@ from bellringer.errors import InvalidInput, NotFound
 from bellringer.schedule import HolidayCalendar, at, cron, delay, every
 from bellringer.store import backfills, jobs
 from bellringer.store.connection_pool import connect
-from bellringer.verify import VerifyScope, verify
+from bellringer.verify import VerifyScope, checker, verify
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -390,13 +390,24 @@ async def test_a_gap_explains_only_what_lies_in_it(
 # Windows and choices
 
 
-async def test_it_cannot_write(harness: EngineHarness, dsn: str, tens: UUID) -> None:
+async def test_it_cannot_write_and_leaves_no_setting_behind(
+    harness: EngineHarness, dsn: str, tens: UUID, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pooler hands the session to the next client."""
     connection = await connect(dsn)
+    scope = VerifyScope(start=harness.noon, end=harness.after(60))
     try:
         await harness.pass_time(120)
-        await verify(connection, VerifyScope(start=harness.noon, end=harness.after(60)), print)
-        with pytest.raises(ReadOnlySQLTransactionError):
+        await verify(connection, scope, print)
+        left = "select name from pg_settings where source = 'session' and name ~ '^enable_|read_only'"
+        assert await connection.fetch(left) == []
+
+        async def write(*_: object) -> None:
             await connection.execute("delete from runs")
+
+        monkeypatch.setattr(checker, "find_stranded", write)
+        with pytest.raises(ReadOnlySQLTransactionError):
+            await verify(connection, scope, print)
     finally:
         await connection.close()
 
