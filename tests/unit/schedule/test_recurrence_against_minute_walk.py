@@ -179,7 +179,7 @@ def test_a_start_far_ahead_costs_no_walk(zone: str) -> None:
     assert schedule.last_at_or_before(now, not_before=utc("1970-01-01")) is None
     assert schedule.count_between(utc("1970-01-01"), utc("8998-01-01")) == 0
     assert time_zones._periods_of_block.cache_info().currsize < 20
-    assert time.process_time() - began < 0.1
+    assert time.process_time() - began < 0.5  # a walk over 7,000 years takes seconds
 
 
 def test_a_rule_that_has_ended_long_ago_costs_no_walk() -> None:
