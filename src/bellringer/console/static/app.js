@@ -97,7 +97,7 @@ function Rail() {
   </nav>`;
 }
 
-const LIVE = { live: ["●", "Live"], polling: ["◌", "Polling"], paused: ["❚❚", "Paused"], connecting: ["◌", "Connecting"] };
+const LIVE = { live: ["dot", "Live"], polling: ["circle-dashed", "Polling"], paused: ["pause", "Paused"], connecting: ["circle-dashed", "Connecting"] };
 const cycle = (chosen, values) => (chosen.value = values[(values.indexOf(chosen.peek()) + 1) % values.length]);
 
 function Bar() {
@@ -107,7 +107,7 @@ function Bar() {
     <button type="button" class="quiet drawer" aria-label="Menu" aria-expanded=${drawer.value} aria-controls="rail" onClick=${() => (drawer.value = !drawer.value)}><${Icon} name=${drawer.value ? "close" : "menu"} /></button>
     <button type="button" class="find" onClick=${openPalette}><${Icon} name="search" /> <span>Search or jump to …</span> <kbd>${MOD_KEY} K</kbd></button>
     <span class="gap"></span>
-    <button type="button" class="quiet" title="Turn live updates on or off (.)" aria-pressed=${live.value !== "paused"} onClick=${toggle}><span aria-hidden="true">${icon}</span> ${word}</button>
+    <button type="button" class="quiet" title="Turn live updates on or off (.)" aria-pressed=${live.value !== "paused"} onClick=${toggle}><${Icon} name=${icon} /> ${word}</button>
     <button type="button" class="quiet preference" title="Time zone of displayed times (z)" onClick=${() => cycle(zone, ["local", "utc", "job"])}>${{ local: "Local time", utc: "UTC", job: "Job's time zone" }[zone.value]}</button>
     <button type="button" class="quiet preference" title="Switch theme (t)" onClick=${() => cycle(theme, ["system", "light", "dark"])}>${{ system: "System theme", light: "Light", dark: "Dark" }[theme.value]}</button>
     ${who && html`<span class="who" title=${`${who.role} in ${who.tenant}`}>${who.name ?? who.actor ?? who.who ?? "you"} · ${who.tenant}</span>`}

@@ -1,6 +1,7 @@
 // The list of runs with search, and bulk actions.
 import { html, signal, useMemo, useState } from "../lib/html.js";
 import { get, may, part } from "../lib/api.js";
+import { Icon } from "../lib/icons.js";
 import { useData } from "../lib/page_data.js";
 import { state as live } from "../lib/live.js";
 import { formatCount, fetchPages } from "../lib/pages.js";
@@ -73,14 +74,14 @@ function Sum({ counts, terms }) {
   const highlighted = ["running", "retrying", "dead"].filter((state) => counts[state]?.value && states.includes(state) && states.length > 1);
   return html`<span class="sum"><strong>${formatCount(all)}</strong> ${Object.keys(terms).length ? "match" : "total"}${highlighted.map((state) => {
     const [icon, tone] = look(state);
-    return html` · <span class="tone-${tone}"><span aria-hidden="true">${icon}</span> ${formatCount(counts[state])} ${state}</span>`;
+    return html` · <span class="tone-${tone}"><${Icon} name=${icon} /> ${formatCount(counts[state])} ${state}</span>`;
   })}</span>`;
 }
 
 function States({ counts = {} }) {
   const draw = (state) => {
     const [icon, tone] = look(state);
-    return html`<span class="tone-${tone}"><span aria-hidden="true">${icon}</span> ${state}</span>`;
+    return html`<span class="tone-${tone}"><${Icon} name=${icon} /> ${state}</span>`;
   };
   return html`<${Chips} name="state" label="States" of=${STATES} counts=${Object.fromEntries(STATES.map((state) => [state, short(counts[state])]))}
     draw=${draw} />`;

@@ -1,5 +1,6 @@
 // Workers and pools: utilization, backlog and actions.
 import { html, useState } from "../lib/html.js";
+import { Icon } from "../lib/icons.js";
 import { request, caller, get, may, part, post } from "../lib/api.js";
 import { usePolling } from "../lib/polling.js";
 import { useData } from "../lib/page_data.js";
@@ -96,7 +97,7 @@ function PoolLimits({ pool }) {
 function PoolState({ pool }) {
   if (pool.paused) return html`<${State} of="paused" title=${[pool.paused.by, pool.paused.reason].filter(Boolean).join(": ")} /> <span class="mute">
     ${pool.paused.reason ?? ""}</span>`;
-  if (!pool.workers) return html`<span class="state tone-${pool.ready ? "bad" : "mute"}"><span aria-hidden="true">○</span> no worker</span>`;
+  if (!pool.workers) return html`<span class="state tone-${pool.ready ? "bad" : "mute"}"><${Icon} name="circle" /> no worker</span>`;
   return html`<${State} of="live" />`;
 }
 

@@ -4,7 +4,15 @@ import uPlot from "../vendor/uplot.js";
 import { html, useEffect, useRef } from "../lib/html.js";
 import { theme } from "../lib/preferences.js";
 
-const themeColor = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+/** A color of the theme as canvases understand it: the browser resolves `light-dark()` only in properties such as `color`. */
+function themeColor(name) {
+  const probe = document.createElement("span");
+  probe.style.color = `var(${name})`;
+  document.body.append(probe);
+  const { color } = getComputedStyle(probe);
+  probe.remove();
+  return color;
+}
 
 /** series: [{name, tone, values, dots}]; dots: draw points instead of a line; times: seconds since 1970; `tick(seconds)`: label of the time axis. */
 export function Chart({ times, series, height = 140, label, unit = "", tick }) {

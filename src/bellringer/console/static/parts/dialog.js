@@ -1,6 +1,7 @@
 // Dialogs and notifications. Actions that can be undone run at once and offer Undo. Destructive actions ask for confirmation and name the
 // object; bulk actions also ask for the count. Buttons repeat the verb, and the focus starts on the safe button.
 import { html, signal, useEffect, useRef, useState } from "../lib/html.js";
+import { Icon } from "../lib/icons.js";
 import { ErrorMessage } from "./elements.js";
 
 const notices = signal([]);
@@ -20,7 +21,7 @@ export function Notices() {
     ${notices.value.map((notice) => html`<div key=${notice.id} class="notice tone-${notice.tone}">
       <span>${notice.text}</span>${notice.to}
       ${notice.undo && html`<button type="button" onClick=${() => perform(async () => { await notice.undo(); drop(notice.id); })}>Undo</button>`}
-      <button type="button" class="quiet" aria-label="Dismiss" onClick=${() => drop(notice.id)}>✕</button>
+      <button type="button" class="quiet" aria-label="Dismiss" onClick=${() => drop(notice.id)}><${Icon} name="close" /></button>
     </div>`)}
   </div>`;
 }
@@ -59,7 +60,7 @@ export function Dialogs() {
   }, [what]);
   if (!what) return null;
   return html`<dialog ref=${dialog} aria-labelledby="dialog-title" onCancel=${(event) => { event.preventDefault(); close(); }}>
-    <header><h2 id="dialog-title">${what.title}</h2><button type="button" class="quiet" aria-label="Close" onClick=${close}>✕</button></header>
+    <header><h2 id="dialog-title">${what.title}</h2><button type="button" class="quiet" aria-label="Close" onClick=${close}><${Icon} name="close" /></button></header>
     <${what.body} close=${close} />
   </dialog>`;
 }

@@ -27,11 +27,19 @@ export function ErrorMessage({ error, reload }) {
   </div>`;
 }
 
-/** Shows a loading text until the first data arrives, and errors. */
-export function Loading({ of, children }) {
+const SKELETONS = { lines: 3, table: 8, cards: 3, page: 5 };
+
+/** Placeholder in the shape of what is loading, so that the page does not jump. shape: lines, table, cards or page; `rows`: how many. */
+export function Skeleton({ shape = "lines", rows = SKELETONS[shape] }) {
+  return html`<div class="skeleton ${shape}" aria-busy="true"><span class="unseen">Loading …</span>
+    ${Array.from({ length: rows }, (_, n) => html`<span key=${n} class="bone" aria-hidden="true"></span>`)}</div>`;
+}
+
+/** Shows a placeholder until the first data arrives, and errors. `shape` and `rows`: see `Skeleton`. */
+export function Loading({ of, shape, rows, children }) {
   if (of.data !== undefined) return html`${of.error && html`<${ErrorMessage} error=${of.error} reload=${of.reload} />`}${children(of.data)}`;
   if (of.error) return html`<${ErrorMessage} error=${of.error} reload=${of.reload} />`;
-  return html`<p class="loading" aria-busy="true">Loading …</p>`;
+  return html`<${Skeleton} shape=${shape} rows=${rows} />`;
 }
 
 /** JSON as plain text. */

@@ -15,8 +15,16 @@ const REASONS = {
 };
 const COUNTED = ["dead", "cancelled", "running", "succeeded"];
 
+const SIGNS = {
+  check: "✓", cross: "✕", play: "▶", retry: "↻", clock: "◷", ban: "⊘", "circle-minus": "⊝",
+}; // characters of icons, for texts of drawings
+
 /** A blocked node only waits for its parents, so it is not shown as a warning. */
-export const nodeLook = (state) => (state === "blocked" ? ["◌", "mute"] : look(state));
+export function nodeLook(state) {
+  if (state === "blocked") return ["◌", "mute"];
+  const [icon, tone] = look(state);
+  return [SIGNS[icon] ?? "•", tone];
+}
 
 export function NodeState({ of }) {
   const [icon, tone] = nodeLook(of);

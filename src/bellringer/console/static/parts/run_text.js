@@ -1,5 +1,6 @@
 // Texts about runs, shared by all pages.
 import { html, useState } from "../lib/html.js";
+import { Icon } from "../lib/icons.js";
 import { part } from "../lib/api.js";
 import { now, secondsBetween, formatDuration } from "../lib/time.js";
 import { Link, copy } from "./elements.js";
@@ -47,8 +48,7 @@ export function CopyButton({ text, what }) {
     setTimeout(() => setDone(false), 1500);
   }
   const label = done ? `Copied ${what}` : `Copy ${what}`;
-  return html`<button type="button" class="quiet icon" aria-label=${label} title=${label} onClick=${take}><span aria-hidden="true">${done ? "✓" : "❐"}</span>
-    </button>`;
+  return html`<button type="button" class="quiet icon" aria-label=${label} title=${label} onClick=${take}><${Icon} name=${done ? "check" : "copy"} /></button>`;
 }
 
 /** Shortened run id with a copy button. */

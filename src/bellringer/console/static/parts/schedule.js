@@ -1,5 +1,6 @@
 // Displays schedules. The server evaluates them; this code never parses a cron expression.
 import { html, useEffect, useState } from "../lib/html.js";
+import { Icon } from "../lib/icons.js";
 import { request } from "../lib/api.js";
 import { write } from "../lib/json.js";
 import { fromNow, formatTime } from "../lib/time.js";
@@ -7,10 +8,11 @@ import { ErrorMessage } from "./elements.js";
 
 const KINDS = ["cron", "rrule", "every", "delay", "at"];
 const FLAGS = {
-  dst_gap: ["⤼ DST gap", "This local time does not exist; the job fires at the first instant after the gap."],
-  dst_fold_first: ["⟲ DST fold, first", "This local time occurs twice; this is the first."],
-  dst_fold_second: ["⟲ DST fold, second", "This local time occurs twice; this is the second."],
+  dst_gap: ["DST gap", "This local time does not exist; the job fires at the first instant after the gap."],
+  dst_fold_first: ["DST fold, first", "This local time occurs twice; this is the first."],
+  dst_fold_second: ["DST fold, second", "This local time occurs twice; this is the second."],
 };
+const ICONS = { dst_gap: "dst-gap", dst_fold_first: "dst-fold", dst_fold_second: "dst-fold" };
 const TYPING_PAUSE_MS = 350; // milliseconds without typing before the preview is requested
 
 export const kindOf = (schedule) => KINDS.find((kind) => kind in schedule) ?? "cron";
@@ -31,7 +33,7 @@ export function Schedule({ job }) {
 export function Flags({ of }) {
   return of.map((flag) => {
     const [word, text] = FLAGS[flag] ?? [flag.replaceAll("_", " "), ""];
-    return html`<span class="flag tone-warn" title=${text}>${word}</span> `;
+    return html`<span class="flag tone-warn" title=${text}><${Icon} name=${ICONS[flag] ?? "info"} /> ${word}</span> `;
   });
 }
 
@@ -59,7 +61,7 @@ function frequencyText(count) {
 export function Meaning({ of }) {
   return html`<p class="meaning"><strong>${of.description}</strong> <span class="mute">· ${frequencyText(of.fires_per_day)}</span></p>
     ${of.warnings.length > 0 && html`<ul class="warnings">${of.warnings.map((one) => html`<li class="tone-warn">
-      <span aria-hidden="true">⚠</span> ${one.text}</li>`)}</ul>`}`;
+      <${Icon} name="warning" /> ${one.text}</li>`)}</ul>`}`;
 }
 
 /** Occurrences that a calendar or an exception removes or moves, with the reason. */
@@ -99,8 +101,7 @@ export function Preview({ schedule, job, onFaults }) {
   useEffect(() => onFaults?.(error?.errors ?? []), [error]);
   return html`<div class="preview" aria-live="polite" aria-busy=${busy}>
     ${!schedule && html`<p class="mute">Enter a schedule to see its next ten fires.</p>`}
-    ${error && (error.errors?.length && onFaults ? html`<p class="tone-bad"><span
-      aria-hidden="true">✕</span> ${error.errors[0].detail}</p>` : html`<${ErrorMessage} error=${error} />`)}
+    ${error && (error.errors?.length && onFaults ? html`<p class="tone-bad"><${Icon} name="cross" /> ${error.errors[0].detail}</p>` : html`<${ErrorMessage} error=${error} />`)}
     ${response && html`<${Meaning} of=${response} /><${Fires} fires=${response.fires} zone=${response.schedule.tz} brief=${true} />
       <${Excluded} of=${response.excluded} />`}
     ${busy && !response && html`<p class="loading">Loading …</p>`}

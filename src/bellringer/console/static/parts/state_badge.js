@@ -1,23 +1,28 @@
 // States are shown as icon, word and color, never by color alone.
 import { html } from "../lib/html.js";
+import { Icon } from "../lib/icons.js";
 import { formatTime, formatDuration } from "../lib/time.js";
 
 const LOOKS = {
-  succeeded: ["✓", "good"], ok: ["✓", "good"], live: ["●", "good"], active: ["●", "good"], held: ["●", "good"],
-  running: ["▶", "busy"], sent: ["➚", "busy"],
-  queued: ["◷", "calm"], waiting: ["◷", "calm"], open: ["◷", "calm"], draining: ["◒", "calm"], quiet: ["◒", "calm"],
-  retrying: ["↻", "warn"], late: ["⏰", "warn"], blocked: ["❚❚", "warn"], paused: ["❚❚", "warn"], failed: ["✕", "bad"], timed_out: ["⌛", "bad"],
-  dead: ["✕", "bad"], failing: ["✕", "bad"], lost: ["⚡", "bad"], gone: ["✕", "bad"], aborted: ["⊘", "mute"],
-  ran: ["✓", "good"], recovered: ["✓", "good"], pending: ["◷", "calm"], planned: ["◷", "mute"], coalesced: ["⊝", "mute"], missed: ["✕", "bad"], slow: ["⌛", "warn"], outgrown: ["⌛", "warn"], blocked_loop: ["⌛", "warn"], stranded: ["✕", "bad"], skipping: ["⊝", "warn"], unknown_task: ["✕", "bad"], orphaned: ["⚠", "warn"], adopted: ["✓", "good"], overridden: ["↻", "warn"], task_paused: ["❚❚", "warn"], task_resumed: ["●", "good"],
-  cancelled: ["⊘", "mute"], skipped: ["⊝", "mute"], done: ["✓", "mute"], disabled: ["○", "mute"], stopped: ["○", "mute"], free: ["○", "mute"],
-  suspended: ["❚❚", "warn"], revoked: ["⊘", "mute"], expired: ["⌛", "mute"],
+  succeeded: ["check", "good"], ok: ["check", "good"], live: ["dot", "good"], active: ["dot", "good"], held: ["dot", "good"],
+  running: ["play", "busy"], sent: ["sent", "busy"],
+  queued: ["clock", "calm"], waiting: ["clock", "calm"], open: ["clock", "calm"], draining: ["half", "calm"], quiet: ["half", "calm"],
+  retrying: ["retry", "warn"], late: ["alarm", "warn"], blocked: ["pause", "warn"], paused: ["pause", "warn"], failed: ["cross", "bad"],
+  timed_out: ["hourglass", "bad"], dead: ["cross", "bad"], failing: ["cross", "bad"], lost: ["bolt", "bad"], gone: ["cross", "bad"], aborted: ["ban", "mute"],
+  ran: ["check", "good"], recovered: ["check", "good"], pending: ["clock", "calm"], planned: ["clock", "mute"], coalesced: ["circle-minus", "mute"],
+  missed: ["cross", "bad"], slow: ["hourglass", "warn"], outgrown: ["hourglass", "warn"], blocked_loop: ["hourglass", "warn"], stranded: ["cross", "bad"],
+  skipping: ["circle-minus", "warn"], unknown_task: ["cross", "bad"], orphaned: ["warning", "warn"], adopted: ["check", "good"], overridden: ["retry", "warn"],
+  task_paused: ["pause", "warn"], task_resumed: ["dot", "good"],
+  cancelled: ["ban", "mute"], skipped: ["circle-minus", "mute"], done: ["check", "mute"], disabled: ["circle", "mute"], stopped: ["circle", "mute"],
+  free: ["circle", "mute"], suspended: ["pause", "warn"], revoked: ["ban", "mute"], expired: ["hourglass", "mute"],
 };
 
-export const look = (state) => LOOKS[state] ?? ["•", "mute"];
+/** The icon's name and the tone of a state. */
+export const look = (state) => LOOKS[state] ?? ["circle", "mute"];
 
 export function State({ of, title }) {
   const [icon, tone] = look(of);
-  return html`<span class="state tone-${tone}" title=${title}><span aria-hidden="true">${icon}</span> ${of.replaceAll("_", " ")}</span>`;
+  return html`<span class="state tone-${tone}" title=${title}><${Icon} name=${icon} /> ${of.replaceAll("_", " ")}</span>`;
 }
 
 /** The latest runs of a job as bars, newest on the right. */

@@ -1,5 +1,6 @@
 // Tasks: their load, and pauses that keep all of their runs from starting.
 import { html } from "../lib/html.js";
+import { Icon } from "../lib/icons.js";
 import { may, part, post } from "../lib/api.js";
 import { navigate } from "../lib/router.js";
 import { formatDuration } from "../lib/time.js";
@@ -14,7 +15,7 @@ function TaskState({ task }) {
   if (task.paused?.resumed_at) return html`<${State} of="retrying" title="resumed; held runs are released gradually" /> <span class="mute">releasing</span>`;
   if (task.paused) return html`<${State} of="paused" title=${[task.paused.by, task.paused.reason].filter(Boolean).join(": ")} /> <span class="mute">
     ${task.paused.until ? html`until <${Time} at=${task.paused.until} />` : ""} ${task.paused.reason ?? ""}</span>`;
-  if (!task.workers) return html`<span class="state tone-${task.ready ? "bad" : "mute"}"><span aria-hidden="true">○</span> no worker</span>`;
+  if (!task.workers) return html`<span class="state tone-${task.ready ? "bad" : "mute"}"><${Icon} name="circle" /> no worker</span>`;
   return html`<${State} of="live" />`;
 }
 

@@ -1,5 +1,6 @@
 // A year of a job, one square per day: runs, failures, gaps and upcoming fires. The table below shows the same data.
 import { html } from "../lib/html.js";
+import { Icon } from "../lib/icons.js";
 
 const DAY = 86_400_000;
 const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -10,7 +11,7 @@ const level = (count) => Math.min(4, Math.ceil(Math.log10(count + 1) * 1.5)); //
 
 /** Sign, tone and level of a day. */
 function look(day) {
-  if (day.failed) return ["✕", "bad", 4];
+  if (day.failed) return [html`<${Icon} name="cross" />`, "bad", 4];
   if (day.runs) return ["", "good", level(day.runs)];
   if (day.gaps) return ["–", "warn", 3];
   if (day.coming) return ["·", "busy", level(day.coming)];
@@ -41,7 +42,7 @@ export function YearChart({ of }) {
           title=${`${one.day}: ${words(one)}`}>${sign}</span>`;
       })}</div>
     </div>
-    <p class="legend mute" aria-hidden="true"><span class="day tone-good level-2"></span> ran <span class="day tone-bad level-4">✕</span> some failed <span
+    <p class="legend mute" aria-hidden="true"><span class="day tone-good level-2"></span> ran <span class="day tone-bad level-4"><${Icon} name="cross" /></span> some failed <span
       class="day tone-warn level-3">–</span> missed or paused <span class="day tone-busy level-2">·</span> upcoming</p>
     <details><summary>By month</summary><div class="table" role="group" aria-label=${`${of.year} by month`} tabindex="0"><table><caption class="unseen">${of.year} by month</caption>
       <thead><tr><th scope="col">Month</th>${["Runs", "Failed", "Gaps", "Upcoming"].map((name) => html`<th scope="col" class="number">${name}</th>`)}</tr>
