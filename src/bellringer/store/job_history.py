@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Final
 from uuid import UUID
 
@@ -19,6 +19,7 @@ MAX_INSTANT: Final = datetime(9999, 12, 31, tzinfo=UTC)
 MAX_SLOT: Final = (1 << 63) - 1
 SUCCESS_SCAN_ATTEMPTS: Final = 200  # newest attempts that are scanned for a success
 MAX_RUNS_PER_DAY: Final = 1_000
+MAX_ATTEMPTS_PER_SPAN: Final = 200
 MAX_GAPS: Final = 10_000
 
 
@@ -68,6 +69,20 @@ class AttemptRecord:
     finished_at: datetime
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStatistics:
+    """The attempts of a job that were due in a span from `at` on. `durations` are the percentiles 50, 95 and 99 in
+    seconds, `lateness` 50 and 99; None without attempts that have one.
+    """
+
+    at: datetime
+    attempts: int
+    retries: int
+    failed: int
+    durations: Sequence[float] | None
+    lateness: Sequence[float] | None
+
+
 async def last_runs(
     store: Store,
     tenant_id: int,
@@ -96,6 +111,21 @@ async def last_successes(store: Store, tenant_id: int, jobs: Sequence[UUID]) -> 
 async def last_attempts(store: Store, tenant_id: int, job_id: UUID, limit: int) -> list[AttemptRecord]:
     """Returns the newest attempts of a job."""
     return [AttemptRecord(*row) for row in await store.pool.fetch(_SQL.last_attempts, tenant_id, job_id, limit)]
+
+
+async def attempt_statistics(
+    store: Store, tenant_id: int, job_id: UUID, starts: Sequence[datetime], length: timedelta
+) -> list[AttemptStatistics]:
+    """Returns the statistics of a job's attempts in the span of this length from each start, in order.
+
+    Of each span the newest MAX_ATTEMPTS_PER_SPAN + 1 attempts are read, so the cost does not depend on the history;
+    MAX_ATTEMPTS_PER_SPAN + 1 attempts stand for more.
+    """
+    ends = [at + length for at in starts]
+    rows = await store.pool.fetch(
+        _SQL.attempt_statistics, tenant_id, job_id, list(starts), ends, MAX_ATTEMPTS_PER_SPAN + 1
+    )
+    return [AttemptStatistics(**dict(row)) for row in rows]
 
 
 async def list_gaps(

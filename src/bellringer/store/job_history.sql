@@ -19,6 +19,9 @@ cross join lateral (
 -- name: last_attempts
 select scheduled_for, attempt, outcome, ends_as, started_at, finished_at from bellringer.last_attempts($1, $2, $3)
 
+-- name: attempt_statistics
+select at, attempts, retries, failed, durations, lateness from bellringer.attempt_statistics($1, $2, $3, $4, $5)
+
 -- name: gaps
 -- The newest gaps that begin before ($3, $4, $5) and not before $2.
 select from_at, to_at, schedule_id, count, reason, into_at from gaps

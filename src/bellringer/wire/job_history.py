@@ -120,9 +120,51 @@ class JobMissed(ResponseModel, frozen=True, rename={"start": "from", "end": "to"
     uncounted: int
 
 
+class Baseline(ResponseModel, frozen=True):
+    """The usual duration of a job, from its latest successful runs, and the interval between its next occurrences."""
+
+    runs: int
+    median: str | None
+    longest: str | None
+    slow_after: str | None
+    interval: str | None
+    outgrown: bool
+
+
+class LatenessSpread(ResponseModel, frozen=True):
+    """Percentiles in seconds."""
+
+    p50: float
+    p99: float
+
+
+class StatsBucket(ResponseModel, frozen=True):
+    """The attempts of the runs that were due in a time bucket from `at` on. `retries` are attempts after the first.
+
+    `more`: the bucket has more attempts; the figures are those of the newest `attempts`. Only occurrences of the
+    schedule have a `lateness`: from the time of the run, after its jitter, until its first attempt started.
+    """
+
+    at: datetime
+    attempts: int
+    retries: int
+    failed: int
+    duration: Spread | None
+    lateness: LatenessSpread | None
+    more: bool = False
+
+
+class StatsSeries(ResponseModel, frozen=True):
+    """The attempts of a job by time; a bucket has `step` seconds. Buckets without attempts are included."""
+
+    range: str
+    step: int
+    buckets: list[StatsBucket]
+
+
 class JobStats(ResponseModel, frozen=True):
-    """Statistics of the latest attempts of a job: `wait` until the start, and `run` for the duration; and its missed
-    occurrences in the last 30 days.
+    """Statistics of the latest attempts of a job: `wait` until the start, and `run` for the duration; its missed
+    occurrences in the last 30 days; its usual duration; and a series over the requested range.
     """
 
     attempts: int
@@ -134,14 +176,5 @@ class JobStats(ResponseModel, frozen=True):
     run: Spread | None
     days: list[DayTime]
     missed: JobMissed
-
-
-class Baseline(ResponseModel, frozen=True):
-    """The usual duration of a job, from its latest successful runs, and the interval between its next occurrences."""
-
-    runs: int
-    median: str | None
-    longest: str | None
-    slow_after: str | None
-    interval: str | None
-    outgrown: bool
+    baseline: Baseline
+    series: StatsSeries

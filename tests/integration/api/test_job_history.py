@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -10,9 +11,11 @@ import httpx2
 import pytest
 from tests.integration.api.conftest import Work
 
-from bellringer.api.endpoints.job_history import MAX_STRIPS
-from bellringer.core.runs import Ending, Outcome
+from bellringer.api.endpoints.job_history import MAX_STRIPS, STATS_RANGES
+from bellringer.core.runs import BACKFILL_SLOT_BASE, Ending, Outcome
+from bellringer.engine.monitor import BASELINE_ATTEMPTS
 from bellringer.store.connection_pool import Store
+from bellringer.store.job_history import MAX_ATTEMPTS_PER_SPAN
 
 API = "/api/v1"
 OK = Ending(outcome=Outcome.OK)
@@ -20,11 +23,12 @@ FAILED = Ending(outcome=Outcome.FAILED, error={"type": "E", "message": "m"}, fin
 RUN = """
 insert into runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, revision, shard, pool_id, priority,
                   cause, initial_state)
-values ($1, $2, 0, $2, 1, 1, 1, 1, 0, 1, 5, 'schedule', 'queued')
+values ($1, $2, $3, $2, 1, 1, 1, 1, 0, 1, 5,
+        case $3::bigint when 0 then 'schedule'::cause else 'backfill'::cause end, 'queued')
 """
 TRY = """
 insert into attempts (job_id, scheduled_for, slot, started_at, finished_at, tenant_id, attempt, outcome, ends_as, error)
-values ($1, $2, 0, $2::timestamptz + $3::interval, $2::timestamptz + $3::interval + $4::interval, 1, $5, $6, $7, $8)
+values ($1, $2, $9, $2::timestamptz + $3::interval, $2::timestamptz + $3::interval + $4::interval, 1, $5, $6, $7, $8)
 """
 GAP = """
 insert into gaps (job_id, from_at, to_at, schedule_id, count, reason, into_at, recorded_at)
@@ -50,17 +54,29 @@ class Past:
         return self.noon + timedelta(minutes=minutes)
 
     async def run(
-        self, minutes: float, ends_as: str | None = "succeeded", *, late: float = 0, took: float = 1, why: str = ""
+        self,
+        minutes: float,
+        ends_as: str | None = "succeeded",
+        *,
+        late: float = 0,
+        took: float = 1,
+        why: str = "",
+        slot: int = 0,
     ) -> None:
         at = self.at(minutes)
         await self._store.pool.execute("select bellringer.ensure_days(array[$1::date])", at.date())
-        await self._store.pool.execute(RUN, self.job_id, at)
+        await self._store.pool.execute(RUN, self.job_id, at, slot)
         if ends_as is not None:
             tried = ends_as in {"succeeded", "dead"}
             outcome = {"succeeded": "ok", "dead": "failed"}.get(ends_as)
             lengths = (timedelta(seconds=late), timedelta(seconds=took))
             error = f'{{"reason": "{why}"}}' if why else None
-            await self._store.pool.execute(TRY, self.job_id, at, *lengths, int(tried), outcome, ends_as, error)
+            await self._store.pool.execute(TRY, self.job_id, at, *lengths, int(tried), outcome, ends_as, error, slot)
+
+    async def retry(self, minutes: float, *, attempt: int, took: float) -> None:
+        lengths = (timedelta(minutes=1), timedelta(seconds=took))
+        values = (self.job_id, self.at(minutes), *lengths, attempt, "ok", "succeeded", None, 0)
+        await self._store.pool.execute(TRY, *values)
 
     async def gap(
         self, start: float, end: float, count: int | None, reason: str, into: float | None = None, schedule: int = 0
@@ -271,6 +287,12 @@ async def test_a_job_without_attempts_has_no_figures(api: httpx2.AsyncClient) ->
     await create(api)
     found = (await api.get(f"{API}/jobs/a/stats")).json()
     assert found.pop("missed")["rate"] is None
+    series = found.pop("series")
+    assert (series["range"], series["step"], len(series["buckets"])) == ("7d", 10_800, 56)
+    assert all(
+        (one["attempts"], one["duration"], one["lateness"], one["more"]) == (0, None, None, False)
+        for one in series["buckets"]
+    )
     assert found == {
         "attempts": 0,
         "since": None,
@@ -280,7 +302,60 @@ async def test_a_job_without_attempts_has_no_figures(api: httpx2.AsyncClient) ->
         "wait": None,
         "run": None,
         "days": [],
+        "baseline": {
+            "runs": 0,
+            "median": None,
+            "longest": None,
+            "slow_after": None,
+            "interval": None,
+            "outgrown": False,
+        },
     }
+
+
+async def test_the_series_has_percentiles_retries_and_failures_by_time(api: httpx2.AsyncClient, past: Past) -> None:
+    for minute in range(100):
+        await past.run(minute, "dead" if minute >= 90 else "succeeded", late=minute / 10, took=minute)
+    await past.retry(95, attempt=2, took=200)
+    await past.run(24 * 60, took=7, slot=BACKFILL_SLOT_BASE + 1, late=9_000)  # lateness has no meaning for a backfill
+    found = (await api.get(f"{API}/jobs/a/stats", params={"range": "30d"})).json()
+    filled = [one for one in found["series"]["buckets"] if one["attempts"]]
+    assert [(one["attempts"], one["retries"], one["failed"], one["more"]) for one in filled] == [
+        (101, 1, 10, False),
+        (1, 0, 0, False),
+    ]
+    assert [datetime.fromisoformat(one["at"]) for one in filled] == [past.noon, past.noon + timedelta(days=1)]
+    assert filled[0]["duration"] == {"p50": 50, "p95": 95, "p99": 99}
+    assert filled[0]["lateness"] == {"p50": 4.9, "p99": 9.8}
+    assert filled[1] == {**filled[1], "duration": {"p50": 7, "p95": 7, "p99": 7}, "lateness": None}
+    assert found["baseline"] == (await api.get(f"{API}/jobs/a/baseline")).json()
+    assert found["baseline"]["runs"] == BASELINE_ATTEMPTS
+
+
+async def test_a_full_bucket_of_the_series_says_that_there_is_more(api: httpx2.AsyncClient, past: Past) -> None:
+    for second in range(MAX_ATTEMPTS_PER_SPAN + 20):
+        await past.run(second / 60, took=second)
+    [bucket] = [one for one in (await api.get(f"{API}/jobs/a/stats")).json()["series"]["buckets"] if one["attempts"]]
+    assert (bucket["attempts"], bucket["more"]) == (MAX_ATTEMPTS_PER_SPAN, True)
+    assert bucket["duration"]["p99"] == MAX_ATTEMPTS_PER_SPAN + 20 - 3  # of the newest ones
+
+
+@pytest.mark.parametrize("length", STATS_RANGES)
+async def test_the_series_covers_its_range_until_now(api: httpx2.AsyncClient, store: Store, length: str) -> None:
+    await create(api)
+    series = (await api.get(f"{API}/jobs/a/stats", params={"range": length})).json()["series"]
+    times = [datetime.fromisoformat(one["at"]) for one in series["buckets"]]
+    step, now = timedelta(seconds=series["step"]), await store.now()
+    assert 0 < len(times) <= 90
+    assert all(after - before == step for before, after in pairwise(times))
+    assert times[-1] <= now < times[-1] + 2 * step
+    assert times[0] - step <= now - STATS_RANGES[length][0] <= times[0]
+
+
+async def test_a_range_of_statistics_that_is_not_offered_is_refused(api: httpx2.AsyncClient) -> None:
+    await create(api)
+    refused = await api.get(f"{API}/jobs/a/stats", params={"range": "2h"})
+    assert (refused.status_code, refused.json()["code"]) == (422, "choice")
 
 
 async def test_a_job_that_is_not_there_has_no_history(api: httpx2.AsyncClient) -> None:

@@ -142,6 +142,15 @@ async def _stats(store: Store, tenant_id: int) -> None:
     assert len(found) == 1_000
 
 
+async def _stats_series(store: Store, tenant_id: int) -> None:
+    if tenant_id != 1:
+        return
+    step = timedelta(minutes=30)
+    starts = [TODAY + n * step for n in range(24)]  # the attempts of a job that runs every second
+    found = await job_history.attempt_statistics(store, tenant_id, await _job(store), starts, step)
+    assert [one.attempts for one in found] == [job_history.MAX_ATTEMPTS_PER_SPAN + 1] * len(starts)
+
+
 async def _tries(store: Store, tenant_id: int) -> None:
     found = await overview.load_attempts(store, tenant_id, TODAY, TODAY + timedelta(days=1), 2_000)
     assert len({one.key for one in found}) == (2_000 if tenant_id < 3 else 0)
@@ -205,6 +214,7 @@ READS: dict[str, Read] = {
     "ledger": _ledger,
     "days": _days,
     "stats": _stats,
+    "series of stats": _stats_series,
     "tries": _tries,
     "sums": _sums,
     "waiting": _waiting,
@@ -276,16 +286,22 @@ async def test_marks_read_little_however_many_there_are(store: Store) -> None:
 
 
 async def test_the_days_of_a_job_are_reported_to_its_tenant_alone(store: Store) -> None:
-    """The function passes the wall, and does not ask each run whose it is."""
+    """The functions pass the wall, and do not ask each run whose it is."""
     job_id, today = await _job(store), [TODAY.date()]
+    hour = timedelta(hours=1)
+    assert len(await job_history.attempt_statistics(store, 1, job_id, [TODAY], hour)) == 1
+    assert await job_history.attempt_statistics(store, 2, job_id, [TODAY], hour) == []
     assert (await job_history.runs_by_day(store, 1, job_id, today))[today[0]][0] == job_history.MAX_RUNS_PER_DAY + 1
     assert await job_history.runs_by_day(store, 2, job_id, today) == {}
     tenants = await open_tenants(store.dsn, size=1)
     try:
         behind = ScopedStore(tenants, 2, None)
         assert await job_history.runs_by_day(behind, 2, job_id, today) == {}
+        assert await job_history.attempt_statistics(behind, 2, job_id, [TODAY], hour) == []
         with pytest.raises(asyncpg.PostgresError, match="another tenant"):
             await job_history.runs_by_day(behind, 1, job_id, today)
+        with pytest.raises(asyncpg.PostgresError, match="another tenant"):
+            await job_history.attempt_statistics(behind, 1, job_id, [TODAY], hour)
     finally:
         await tenants.close()
 

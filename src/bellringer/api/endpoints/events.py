@@ -19,7 +19,7 @@ from bellringer.api.http import change_feed
 from bellringer.api.http.error_responses import Refused
 from bellringer.api.http.event_feed import EventReader
 from bellringer.api.http.operation import CURSOR_PARAMETER, LIMIT_PARAMETER, choice, operation, string
-from bellringer.api.http.request import BigInt, RequestContext, find_job, no_job, reply
+from bellringer.api.http.request import BigInt, RequestContext, find_job, reply
 from bellringer.api.http.sse import (
     HEARTBEAT_COMMENT,
     HEARTBEAT_SECONDS,
@@ -31,7 +31,6 @@ from bellringer.api.http.sse import (
 )
 from bellringer.api.render import documents
 from bellringer.durations import format_duration
-from bellringer.engine import monitor
 from bellringer.engine.prune import Retention
 from bellringer.errors import InvalidInput
 from bellringer.schedule import Schedule, to_document
@@ -42,7 +41,6 @@ from bellringer.store.change_counters import ChangeCounters, load_counters
 from bellringer.store.events import CommitPosition, EventKind, EventRow, events_after
 from bellringer.wire.cluster import TzMove, TzMoves
 from bellringer.wire.events import Event, EventPage
-from bellringer.wire.job_history import Baseline
 from bellringer.wire.overview import Pulse
 from bellringer.wire.routes import Routes
 
@@ -181,26 +179,6 @@ async def listing(call: RequestContext) -> Response:
     found = await events.newest(call.store, call.tenant_id, before, limit + 1, kind=kind, job_id=job_id)
     following = call.cursor_to(of, EventMark(found[limit - 1].event_id)) if len(found) > limit else None
     return reply(EventPage(items=[_render_event(e) for e in found[:limit]], next_cursor=following))
-
-
-@operation(Routes.baseline, role=Role.VIEWER)
-async def baseline(call: RequestContext) -> Response:
-    """Returns the usual durations of a job's runs."""
-    call.query()
-    job_id, tenant_id, now = await call.job_id(), call.tenant_id, await call.store.now()
-    found = await monitor.load_baseline(call.store, call.catalog, job_id, now, tenant_id=tenant_id)
-    if found is None:
-        raise no_job()
-    return reply(
-        Baseline(
-            runs=found.runs,
-            median=_length(found.median),
-            longest=_length(found.longest),
-            slow_after=_length(found.slow_after),
-            interval=_length(found.interval),
-            outgrown=found.outgrown,
-        )
-    )
 
 
 @operation(Routes.tz_moves, role=Role.VIEWER, query=(LIMIT_PARAMETER,))

@@ -16,10 +16,21 @@ from starlette.responses import Response
 
 from bellringer.access import Role
 from bellringer.api.endpoints.objective import round_share
-from bellringer.api.endpoints.overview import percentile
-from bellringer.api.http.operation import CURSOR_PARAMETER, LIMIT_PARAMETER, Query, moment, number, operation, string
+from bellringer.api.endpoints.overview import Steps, percentile
+from bellringer.api.http.operation import (
+    CURSOR_PARAMETER,
+    LIMIT_PARAMETER,
+    Query,
+    choice,
+    moment,
+    number,
+    operation,
+    string,
+)
 from bellringer.api.http.request import BigInt, RequestContext, check_utc, no_job, reply
 from bellringer.api.render import documents
+from bellringer.durations import format_duration
+from bellringer.engine import monitor
 from bellringer.engine.objective import DEFAULT_MAX_MISSED, DEFAULT_START_WITHIN, missed_share
 from bellringer.errors import InvalidInput, NotFound
 from bellringer.forecast import ForecastWindow, JobGroup, count_fires, list_fires
@@ -27,6 +38,7 @@ from bellringer.schedule.instants import write_instant
 from bellringer.store import job_history as stored
 from bellringer.store import jobs, partitions, revisions
 from bellringer.store.job_history import (
+    MAX_ATTEMPTS_PER_SPAN,
     MAX_INSTANT,
     MAX_RUNS_PER_DAY,
     MAX_SLOT,
@@ -143,6 +155,7 @@ MAX_ATTEMPTS_READ: Final = 1_000
 YEARS: Final = range(1970, 9999)
 MAX_MERGED_FIRES: Final = 20_000  # fires of jobs with several schedules, which are merged one by one
 _DAY: Final = timedelta(days=1)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
@@ -217,10 +230,31 @@ def seconds_of(run: PastRun | AttemptRecord) -> float | None:
     return max(0.0, (run.finished_at - run.started_at).total_seconds())
 
 
-@operation(Routes.job_stats, role=Role.VIEWER)
+# The ranges of the series, and the seconds of one bucket: at most 90 buckets.
+STATS_RANGES: Final = {
+    "1h": (timedelta(hours=1), 60),
+    "24h": (timedelta(hours=24), 1_800),
+    "7d": (timedelta(days=7), 10_800),
+    "30d": (timedelta(days=30), 43_200),
+    "90d": (timedelta(days=90), 86_400),
+}
+DEFAULT_STATS_RANGE: Final = "7d"
+
+
+@operation(
+    Routes.job_stats,
+    role=Role.VIEWER,
+    query=(
+        choice("range", f"the length of the series until now; {DEFAULT_STATS_RANGE} if omitted", list(STATS_RANGES)),
+    ),
+)
 async def stats(call: RequestContext) -> Response:
-    """Summarizes the last 1,000 attempts of a job: successes, waiting times and durations."""
-    call.query()
+    """Summarizes the last 1,000 attempts of a job: successes, waiting times and durations; and returns their
+    percentiles, retries and failures by time, with the usual duration of the job.
+    """
+    chosen = call.query().get("range", DEFAULT_STATS_RANGE)
+    if chosen not in STATS_RANGES:
+        raise InvalidInput("unknown range", hint=f"use {', '.join(STATS_RANGES)}", code="choice")
     job = await _job(call)
     found = await stored.last_attempts(call.reads, call.tenant_id, job.job_id, MAX_ATTEMPTS_READ)
     tries = [one for one in found if one.attempt > 0]
@@ -237,8 +271,63 @@ async def stats(call: RequestContext) -> Response:
             run=_percentiles([took for one in tries if (took := seconds_of(one)) is not None]),
             days=_day_times(tries),
             missed=await _missed(call, job.job_id),
+            baseline=await _load_baseline(call, job.job_id),
+            series=await _stats_series(call, job.job_id, chosen),
         )
     )
+
+
+@operation(Routes.baseline, role=Role.VIEWER)
+async def baseline(call: RequestContext) -> Response:
+    """Returns the usual durations of a job's runs."""
+    call.query()
+    return reply(await _load_baseline(call, await call.job_id()))
+
+
+async def _load_baseline(call: RequestContext, job_id: UUID) -> wire.Baseline:
+    now = await call.store.now()
+    found = await monitor.load_baseline(call.store, call.catalog, job_id, now, tenant_id=call.tenant_id)
+    if found is None:
+        raise no_job()
+    return wire.Baseline(
+        runs=found.runs,
+        median=_write_duration(found.median),
+        longest=_write_duration(found.longest),
+        slow_after=_write_duration(found.slow_after),
+        interval=_write_duration(found.interval),
+        outgrown=found.outgrown,
+    )
+
+
+def _write_duration(length: timedelta | None) -> str | None:
+    return None if length is None else format_duration(round(length / _MILLISECOND) * _MILLISECOND)
+
+
+async def _stats_series(call: RequestContext, job_id: UUID, chosen: str) -> wire.StatsSeries:
+    length, seconds = STATS_RANGES[chosen]
+    steps = Steps(await call.store.now(), length, seconds)
+    found = await stored.attempt_statistics(call.reads, call.tenant_id, job_id, steps.all(), timedelta(seconds=seconds))
+    return wire.StatsSeries(range=chosen, step=seconds, buckets=[_stats_bucket(one) for one in found])
+
+
+def _stats_bucket(found: stored.AttemptStatistics) -> wire.StatsBucket:
+    return wire.StatsBucket(
+        at=found.at,
+        attempts=min(found.attempts, MAX_ATTEMPTS_PER_SPAN),
+        retries=found.retries,
+        failed=found.failed,
+        duration=None if found.durations is None else _spread(*found.durations),
+        lateness=None if found.lateness is None else _lateness_spread(*found.lateness),
+        more=found.attempts > MAX_ATTEMPTS_PER_SPAN,
+    )
+
+
+def _spread(p50: float, p95: float, p99: float) -> wire.Spread:
+    return wire.Spread(p50=p50, p95=p95, p99=p99)
+
+
+def _lateness_spread(p50: float, p99: float) -> wire.LatenessSpread:
+    return wire.LatenessSpread(p50=p50, p99=p99)
 
 
 async def _missed(call: RequestContext, job_id: UUID) -> wire.JobMissed:
@@ -273,7 +362,7 @@ def _wait(one: AttemptRecord, job: JobRow) -> float | None:
 
 def _percentiles(seconds: Sequence[float]) -> wire.Spread | None:
     p50, p95, p99 = (percentile(seconds, part) for part in (0.5, 0.95, 0.99))
-    return None if p50 is None or p95 is None or p99 is None else wire.Spread(p50=p50, p95=p95, p99=p99)
+    return None if p50 is None or p95 is None or p99 is None else _spread(p50, p95, p99)
 
 
 def _day_times(tries: Sequence[AttemptRecord]) -> list[wire.DayTime]:

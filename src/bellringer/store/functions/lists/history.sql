@@ -106,6 +106,41 @@ begin
         and attempt.scheduled_for < span.start + interval '1 day' limit p_most) attempt) deaths;
 end $$;
 
+-- Statistics of a job's attempts in each span [p_starts[n], p_ends[n]), from the newest p_most attempts of the span: how
+-- many there are, retries, failures, and percentiles in seconds of the duration (50, 95, 99) and of the lateness (50,
+-- 99). Only first attempts of occurrences (slot 0) have a lateness: a backfill or replay is about the past. The tenant is
+-- checked once, at the job, so that only one index of attempts is read.
+create or replace function attempt_statistics(
+  p_tenant integer, p_job uuid, p_starts timestamptz[], p_ends timestamptz[], p_most integer)
+returns table (at timestamptz, attempts bigint, retries bigint, failed bigint, durations float8[], lateness float8[])
+language plpgsql stable security definer set search_path = bellringer, pg_temp
+PLAN_IN_INDEX_ORDER as $$
+#variable_conflict use_column
+begin
+  perform assert_tenant(p_tenant);
+  return query
+  select span.start, found.attempts, found.retries, found.failed, found.durations, found.lateness
+  from (
+    select job.jitter_by from jobs job
+    where job.job_id = p_job and job.tenant_id + 0 = p_tenant and job.deleted_at is null offset 0) job
+  cross join unnest(p_starts, p_ends) span (start, stop)
+  cross join lateral (
+    select count(*) as attempts, count(*) filter (where newest.attempt > 1) as retries,
+           count(*) filter (where newest.outcome <> 'ok') as failed,
+           percentile_disc(array[0.5, 0.95, 0.99]) within group (order by newest.took) as durations,
+           percentile_disc(array[0.5, 0.99]) within group (order by newest.late) as lateness
+    from (
+      select attempt.attempt, attempt.outcome,
+             greatest(extract(epoch from attempt.finished_at - attempt.started_at), 0)::float8 as took,
+             case when attempt.attempt = 1 and attempt.slot = 0 then
+               greatest(extract(epoch from attempt.started_at - attempt.scheduled_for - job.jitter_by), 0)::float8
+             end as late
+      from attempts attempt
+      where attempt.job_id = p_job and attempt.attempt > 0 and attempt.scheduled_for >= span.start
+        and attempt.scheduled_for < span.stop
+      order by attempt.scheduled_for desc, attempt.slot desc, attempt.attempt desc limit p_most) newest) found;
+end $$;
+
 -- The times at which the newest p_most dead runs of a tenant died. The function bypasses row-level security: under it
 -- the index on ends_as is not used, because the comparison of enums is not leakproof.
 create or replace function death_times(p_tenant integer, p_since timestamptz, p_most integer) returns setof timestamptz
