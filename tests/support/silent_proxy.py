@@ -1,4 +1,6 @@
-"""A TCP proxy whose connections can go silent without being closed, as behind a firewall that drops all packets."""
+"""A TCP proxy whose connections can go silent without being closed, as behind a firewall that drops all packets, or
+become slow.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ class SilentProxy:
         self._url = url
         self.silent_to_new = False
         self.refuses_new = False
+        self.delay_seconds = 0.0  # before data of the server is passed on
         self.accepted = 0
         self.messages = 0  # that clients have sent, about
         self.cut_at = -1  # the number of the message at which all connections end, and none comes about until told so
@@ -107,6 +110,8 @@ class SilentProxy:
                         self.refuses_new = True
                         self.cut()
                         return
+                elif self.delay_seconds:
+                    await asyncio.sleep(self.delay_seconds)
                 if task not in self._silent:
                     writer.write(data)
                     await writer.drain()

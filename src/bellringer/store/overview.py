@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from math import inf
 from typing import Final
 from uuid import UUID
 
+from bellringer.core.jobs import HTTP_TASK
 from bellringer.core.runs import RunKey
 from bellringer.store.connection_pool import Store
 from bellringer.store.queries import load
@@ -16,6 +19,9 @@ _SQL = load("overview")
 
 MAX_COUNTED: Final = 10_000
 MAX_DEATHS_COUNTED: Final = 5_000
+MAX_STRANDED_READ: Final = 1_000  # of all tenants
+MAX_JOBS_LOOKED_AT: Final = 1_000
+MAX_ROUND_TRIPS: Final = 3
 NODE_LIVE_WITHIN: Final = timedelta(seconds=30)  # since the last heartbeat
 
 
@@ -104,6 +110,23 @@ class PoolBacklog:
     since: datetime | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LateJobs:
+    """Jobs that are late, missed occurrences or skip them; MAX_COUNTED + 1 stands for more."""
+
+    late: int
+    missed: int
+    skipping: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TenantSuspension:
+    """A tenant none of whose jobs run, since someone suspended it."""
+
+    tenant: str
+    since: datetime
+
+
 @dataclass(frozen=True, slots=True)
 class RunBar:
     """One attempt of a run; a run without attempts has `attempt` None."""
@@ -153,6 +176,47 @@ async def list_unknown_tasks(store: Store, tenant_id: int, limit: int) -> list[U
 async def list_orphans(store: Store, tenant_id: int, limit: int) -> list[OrphanedJob]:
     """Returns jobs that fire although the code of their app no longer declares them."""
     return [OrphanedJob(**dict(row)) for row in await store.pool.fetch(_SQL.orphans, tenant_id, limit)]
+
+
+async def count_late_jobs(store: Store, tenant_id: int) -> LateJobs:
+    row = await store.pool.fetchrow(_SQL.late_jobs, tenant_id, MAX_COUNTED + 1)
+    assert row is not None
+    return LateJobs(**dict(row))
+
+
+async def find_suspension(store: Store, tenant_id: int) -> TenantSuspension | None:
+    row = await store.pool.fetchrow(_SQL.suspension, tenant_id)
+    return None if row is None else TenantSuspension(**dict(row))
+
+
+async def count_stranded(store: Store, tenant_id: int, after: timedelta) -> int:
+    """Returns how many runs, claimed longer ago than this, no live worker executes; at most MAX_STRANDED_READ of all
+    tenants are read.
+    """
+    count: int = await store.pool.fetchval(_SQL.stranded, tenant_id, after, MAX_STRANDED_READ)
+    return count
+
+
+async def needs_workers(store: Store, tenant_id: int) -> bool:
+    """Whether an active job, among the newest MAX_JOBS_LOOKED_AT, runs in a pool that servers do not serve."""
+    found: bool = await store.pool.fetchval(_SQL.needs_workers, tenant_id, HTTP_TASK, MAX_JOBS_LOOKED_AT)
+    return found
+
+
+async def measure_round_trip(store: Store, usual_seconds: float) -> float:
+    """Returns the seconds of a round trip to the database: of the fastest of a few, until one is as fast as usual, so
+    that a busy process is not taken for a slow database.
+    """
+    clock = asyncio.get_running_loop().time
+    fastest = inf
+    async with store.pool.acquire() as connection:
+        for _ in range(MAX_ROUND_TRIPS):
+            start = clock()
+            await connection.execute(_SQL.round_trip)  # without arguments, so nothing is prepared first
+            fastest = min(fastest, clock() - start)
+            if fastest <= usual_seconds:
+                break
+    return fastest
 
 
 async def list_live_tasks(store: Store) -> list[str]:

@@ -43,6 +43,34 @@ from (
 join apps app on app.app_id = job.app_id
 order by job.orphaned_at desc
 
+-- name: late_jobs
+-- A job has one trouble at most. Each count stops at $2.
+select count(*) filter (where given.kind = 'late') as late, count(*) filter (where given.kind = 'missed') as missed,
+       count(*) filter (where given.kind = 'skipping') as skipping
+from unnest(array['late', 'missed', 'skipping']) given (kind)
+cross join lateral (
+  select 1 from troubles trouble where trouble.tenant_id = $1 and trouble.kind = given.kind limit $2) trouble
+
+-- name: suspension
+select name as tenant, suspended_at as since from tenants where tenant_id = $1 and suspended_at is not null
+
+-- name: stranded
+-- Read on a connection without a tenant, which sees the workers.
+select count(*) from bellringer.stranded($2, $3) found where found.tenant_id = $1
+
+-- name: needs_workers
+select exists (
+  select 1
+  from (
+    select pool_id, enabled, paused_at, done_at from jobs
+    where tenant_id = $1 and deleted_at is null
+    order by job_id desc limit $3) job
+  join pools pool on pool.pool_id = job.pool_id
+  where job.enabled and job.paused_at is null and job.done_at is null and pool.name <> $2)
+
+-- name: round_trip
+select 1
+
 -- name: unknown_tasks
 select task, pool, since, runs, job_id, job, scheduled_for, slot from bellringer.unknown_tasks_of($1, $2, $3)
 

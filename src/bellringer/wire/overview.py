@@ -21,11 +21,27 @@ class Pulse(ResponseModel, frozen=True):
     events: int
 
 
+class Problem(ResponseModel, frozen=True):
+    """All problems of one kind together. `tone` is bad or warn; `count` is the number of jobs, runs or other things
+    concerned. `link` is the path of the console page that shows them, and `fix` a command that helps, if there is one.
+    """
+
+    kind: str
+    tone: str
+    text: str
+    count: Count
+    link: str | None = None
+    fix: str = ""
+
+
 class Verdict(ResponseModel, frozen=True):
-    """The overall health in one sentence; `tone` is good, warn or bad."""
+    """The overall health in one sentence, which names the worst problem and counts the others; `tone` is good, warn or
+    bad. `problems` has every problem, the worst first.
+    """
 
     tone: str
     text: str
+    problems: list[Problem] = field(default_factory=list)
 
 
 class Attention(ResponseModel, frozen=True):
@@ -119,6 +135,7 @@ class Point(ResponseModel, frozen=True):
     missed: int
     succeeded: int | None
     failed: int
+    lateness_p50_ms: int | None
     lateness_p99_ms: int | None
 
 

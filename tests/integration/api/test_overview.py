@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from importlib import resources
 from typing import Any
 from uuid import UUID
 
@@ -11,12 +12,23 @@ import httpx2
 import pytest
 from tests.integration.api.conftest import Work
 
-from bellringer.api.endpoints.health import MAX_ATTENTION_ITEMS, HealthFacts, attention, verdict
+from bellringer.api.endpoints.health import _LINKS, _RANKS, MAX_ATTENTION_ITEMS, HealthFacts, attention, verdict
 from bellringer.api.endpoints.overview import bounded_count, percentile, summarize_runs
 from bellringer.core.runs import Ending, Outcome, RunKey
 from bellringer.store import overview as stored
 from bellringer.store.connection_pool import Store
-from bellringer.store.overview import MAX_COUNTED, JobTrouble, OverviewCounts, PoolBacklog, RunBar, Schedulers
+from bellringer.store.overview import (
+    MAX_COUNTED,
+    FailingPause,
+    JobTrouble,
+    LateJobs,
+    OverviewCounts,
+    PoolBacklog,
+    RunBar,
+    Schedulers,
+    TenantSuspension,
+)
+from bellringer.store.task_pauses import TaskPauseRow
 from bellringer.wire.models import Count
 
 API = "/api/v1"
@@ -30,15 +42,43 @@ WELL = HealthFacts(
     schedulers=Schedulers(nodes=1, total=64, held=64, waits_for=None, firing=0.0),
     pools=[PoolBacklog(pool="short", paused=False, workers=1, slots=20, ready=0, busy=0, since=None)],
     troubles=[],
+    late=LateJobs(late=0, missed=0, skipping=0),
     burn=0.0,
     started_late=0,
     range="1h",
 )
 TROUBLE = JobTrouble(job_id=JOB, job="my job", kind="dead", since=NOW, scheduled_for=NOW)
+PAUSE = FailingPause(job_id=JOB, job="my job", since=NOW, reason="3 runs failed")
 
 
 def sums(**changes: Any) -> HealthFacts:
     return replace(WELL, sums=replace(WELL.sums, **changes))
+
+
+def late(**changes: int) -> HealthFacts:
+    return replace(WELL, late=replace(WELL.late, **changes))
+
+
+def paused_tasks(*names: str) -> HealthFacts:
+    pauses = [
+        TaskPauseRow(
+            task_id=number,
+            name=name,
+            paused_at=NOW,
+            paused_by="ann",
+            reason="the mail server is down",
+            until_at=None,
+            resumed_at=None,
+            release_rate=None,
+        )
+        for number, name in enumerate(names)
+    ]
+    return replace(WELL, paused_tasks=pauses)
+
+
+def served(facts: HealthFacts) -> HealthFacts:
+    """Adds a pool that a worker serves."""
+    return replace(facts, pools=[*facts.pools, replace(WELL.pools[0], pool="served")])
 
 
 def schedulers(**changes: Any) -> HealthFacts:
@@ -46,7 +86,7 @@ def schedulers(**changes: Any) -> HealthFacts:
 
 
 def pool(**changes: Any) -> HealthFacts:
-    return replace(WELL, pools=[replace(WELL.pools[0], ready=3, **changes)])
+    return replace(WELL, pools=[replace(WELL.pools[0], **{"ready": 3, **changes})])
 
 
 @pytest.mark.parametrize(
@@ -58,8 +98,19 @@ def pool(**changes: Any) -> HealthFacts:
         (sums(jobs=MAX_COUNTED + 1), "good", "All is well: more than 10,000 jobs, and nothing is late or failing."),
         (sums(jobs=0), "good", "There are no jobs yet."),
         (sums(failing=1), "bad", "1 job is failing."),
-        (sums(late=2), "warn", "2 jobs are late."),
-        (sums(failing=3, late=1), "bad", "3 jobs are failing and 1 job is late."),
+        (late(late=2), "warn", "2 jobs are late."),
+        (late(missed=1), "warn", "1 job missed an occurrence."),
+        (late(skipping=2), "warn", "2 jobs skip their occurrences."),
+        (
+            replace(sums(failing=3), late=late(late=1).late),
+            "bad",
+            "3 jobs are failing; 1 more problem needs attention.",
+        ),
+        (
+            replace(sums(failing=3, dead=7), late=late(late=1).late),
+            "bad",
+            "3 jobs are failing; 2 more problems need attention.",
+        ),
         (sums(dead=1), "warn", "1 dead letter waits to be redriven or discarded."),
         (
             replace(WELL, burn=2.0, started_late=5),
@@ -77,25 +128,101 @@ def pool(**changes: Any) -> HealthFacts:
         (schedulers(firing=4.0), "good", "All is well: 12 jobs, and nothing is late or failing."),
         (schedulers(waits_for="kafka"), "warn", "A scheduler waits for kafka."),
         (pool(), "good", "All is well: 12 jobs, and nothing is late or failing."),
-        (pool(workers=0, slots=0), "bad", "3 runs wait in the pool short, and no worker serves it."),
+        (served(pool(workers=0, slots=0)), "bad", "3 runs wait in the pool short, and no worker serves it."),
+        (pool(workers=0, slots=0), "bad", "No worker is connected: 3 runs wait in the pool short."),
+        (
+            replace(WELL, pools=[replace(WELL.pools[0], pool=name, ready=1, workers=0) for name in ("a", "b")]),
+            "bad",
+            "No worker is connected: 2 runs wait in 2 pools.",
+        ),
+        (pool(workers=0, ready=0), "good", "All is well: 12 jobs, and nothing is late or failing."),
+        (replace(pool(workers=0, ready=0), needs_workers=True), "bad", "No worker is connected: no job can run."),
+        (
+            replace(WELL, pools=[*WELL.pools, *(replace(WELL.pools[0], pool=n, ready=1, workers=0) for n in "ab")]),
+            "bad",
+            "Runs wait in 2 pools that no worker serves.",
+        ),
         (pool(paused=True), "warn", "3 runs wait in the pool short, which is paused."),
         (
             pool(since=NOW - timedelta(minutes=5)),
             "warn",
             "3 runs wait in the pool short, the first for 5m.",
         ),
+        (replace(WELL, round_trip=0.1), "good", "All is well: 12 jobs, and nothing is late or failing."),
+        (replace(WELL, round_trip=0.25), "warn", "The database is slow: a round trip from the server takes 250 ms."),
+        (replace(WELL, round_trip=1.5), "bad", "The database is slow: a round trip from the server takes 1,500 ms."),
+        (
+            replace(WELL, stalled_loops=["scheduler fire"]),
+            "bad",
+            "The background loop “scheduler fire” of the server has stalled.",
+        ),
+        (replace(WELL, stalled_loops=["a", "b"]), "bad", "2 background loops of the server have stalled."),
+        (
+            replace(WELL, suspension=TenantSuspension(tenant="acme", since=NOW)),
+            "bad",
+            "The tenant acme is suspended: none of its jobs run.",
+        ),
+        (replace(WELL, stranded=1), "bad", "1 run is claimed, but no live worker executes it."),
+        (replace(WELL, stranded=4, silent_claims=9), "bad", "4 runs are claimed, but no live worker executes them."),
+        (
+            replace(WELL, silent_claims=2),
+            "warn",
+            "2 runs are held by workers that have sent no heartbeat for 10 seconds.",
+        ),
+        (paused_tasks("shop.mail"), "warn", "The task shop.mail is paused (the mail server is down): its runs wait."),
+        (paused_tasks("a", "b"), "warn", "2 tasks are paused."),
+        (replace(sums(failing=1), troubles=[TROUBLE], pauses=[PAUSE]), "bad", "my job was paused: 3 runs failed."),
+        (
+            replace(sums(failing=2), troubles=[TROUBLE], pauses=[PAUSE]),
+            "bad",
+            "my job was paused: 3 runs failed; 1 more problem needs attention.",
+        ),
     ],
 )
 def test_the_verdict(facts: HealthFacts, tone: str, text: str) -> None:
-    found = verdict(facts, attention(facts))
+    found = verdict(facts)
     assert (found.tone, found.text) == (tone, text)
+
+
+def test_the_verdict_has_every_problem_with_its_number_and_where_to_look() -> None:
+    facts = replace(
+        sums(failing=3, dead=MAX_COUNTED + 1),
+        late=late(late=1).late,
+        round_trip=0.3,
+        suspension=TenantSuspension(tenant="acme", since=NOW),
+        pools=[WELL.pools[0], replace(WELL.pools[0], pool="two words", ready=7, workers=0)],
+        paused_tasks=paused_tasks("a", "b").paused_tasks,
+        schedulers=replace(WELL.schedulers, held=60),
+    )
+    assert [(one.kind, one.tone, one.count.value, one.link) for one in verdict(facts).problems] == [
+        ("tenant_suspended", "bad", 1, "tenants"),
+        ("shards_free", "bad", 4, "cluster"),
+        ("no_worker", "bad", 1, "workers?pool=two%20words"),
+        ("failing", "bad", 3, "jobs?state=failing"),
+        ("database_slow", "warn", 1, "cluster"),
+        ("late", "warn", 1, "jobs?state=late"),
+        ("task_paused", "warn", 2, "workers"),
+        ("dead_letters", "warn", MAX_COUNTED, "dead-letters"),
+    ]
+    assert [one.count.relation for one in verdict(facts).problems][-2:] == ["eq", "gte"]
+    assert verdict(facts).text == "The tenant acme is suspended: none of its jobs run; 7 more problems need attention."
+
+
+@pytest.mark.parametrize("link", sorted(set(_LINKS.values())))
+def test_the_links_of_problems_are_pages_of_the_console(link: str) -> None:
+    page = link.partition("?")[0]
+    assert f'["{page}", "' in (resources.files("bellringer.console") / "static" / "app.js").read_text()
+
+
+def test_every_kind_of_problem_has_a_rank_and_a_page() -> None:
+    assert set(_LINKS) | {"objective"} == set(_RANKS)
 
 
 def test_what_keeps_everything_from_running_comes_before_a_job_that_fails() -> None:
     facts = replace(sums(failing=1), troubles=[TROUBLE], schedulers=replace(WELL.schedulers, held=0))
     found = attention(facts)
     assert [item.kind for item in found] == ["no_scheduler", "failing"]
-    assert verdict(facts, found).text == "No scheduler holds a shard: nothing fires."
+    assert verdict(facts).text == "No scheduler holds a shard: nothing fires; 1 more problem needs attention."
 
 
 def test_an_item_says_which_job_and_what_helps() -> None:
@@ -105,7 +232,7 @@ def test_an_item_says_which_job_and_what_helps() -> None:
 
 
 def test_of_many_things_the_first_are_reported_and_troubles_keep_a_place() -> None:
-    pools = [replace(WELL.pools[0], pool=f"p{n}", ready=1, workers=0) for n in range(30)]
+    pools = [replace(WELL.pools[0], pool=f"p{n}", ready=1, workers=0) for n in range(30)] + [*WELL.pools]
     found = attention(replace(WELL, pools=pools, troubles=[TROUBLE] * 30))
     assert len(found) == MAX_ATTENTION_ITEMS
     assert [item.kind for item in found].count("failing") == 1
@@ -143,7 +270,15 @@ def test_what_the_last_runs_did() -> None:
 
 async def test_an_installation_that_has_just_begun(api: httpx2.AsyncClient) -> None:
     found = (await api.get(f"{API}/overview")).json()
-    assert found["verdict"] == {"tone": "bad", "text": "No scheduler holds a shard: nothing fires."}
+    problem = {
+        "kind": "no_scheduler",
+        "tone": "bad",
+        "text": "No scheduler holds a shard: nothing fires.",
+        "count": {"value": 1, "relation": "eq"},
+        "link": "cluster",
+        "fix": "bellringer scheduler",
+    }
+    assert found["verdict"] == {"tone": "bad", "text": problem["text"], "problems": [problem]}
     assert found["jobs"]["total"] == {"value": 0, "relation": "eq"}
     assert found["scheduler"]["shards"] == {"total": 64, "held": 0, "free": 64}
     assert (found["timeline"]["lanes"], found["tasks"]["items"]) == ([], [])

@@ -137,7 +137,13 @@ async def test_the_overview_shows_what_waits_for_an_unknown_task(
     await report_stuck_jobs(store, await store.now())
     found = (await api.get(f"{API}/overview")).json()
     text = "No live worker of the pool short knows the task shop.sned: 1 run waits. Did you mean shop.send?"
-    assert found["verdict"] == {"tone": "bad", "text": text}
+    assert (found["verdict"]["tone"], found["verdict"]["text"]) == ("bad", text)
+    [problem] = found["verdict"]["problems"]
+    assert (problem["kind"], problem["count"]["value"], problem["link"]) == (
+        "unknown_task",
+        1,
+        f"jobs/{made['job_id']}",
+    )
     [item] = found["attention"]
     assert (item["kind"], item["tone"], item["text"]) == ("unknown_task", "bad", text)
     assert (item["job"], item["job_id"], item["fix"]) == ("typo", made["job_id"], "bellringer why typo")

@@ -10,30 +10,37 @@ from datetime import timedelta
 from difflib import get_close_matches
 from functools import cache
 from typing import Final
+from urllib.parse import quote
 
 from starlette.responses import Response
 
 from bellringer.access import Role
 from bellringer.api.http.operation import operation
 from bellringer.api.http.request import AppState, RequestContext, reply
+from bellringer.core.jobs import HTTP_TASK
 from bellringer.core.loop_progress import check_health, loops_of_process
 from bellringer.durations import format_duration
 from bellringer.errors import BellringerError
 from bellringer.explain.text import format_count, round_duration
 from bellringer.store import leases, migrate
 from bellringer.store.connection_pool import DATABASE_ERRORS, Store
+from bellringer.store.load import HEARTBEAT_LATE_AFTER
 from bellringer.store.overview import (
     MAX_COUNTED,
     FailingPause,
     JobTrouble,
+    LateJobs,
     OrphanedJob,
     OverviewCounts,
     PoolBacklog,
     Schedulers,
+    TenantSuspension,
     UnknownTask,
 )
 from bellringer.store.sql_functions import Functions, load_functions
-from bellringer.wire.overview import Attention, Readiness, Settings, Verdict
+from bellringer.store.task_pauses import TaskPauseRow
+from bellringer.wire.models import Count
+from bellringer.wire.overview import Attention, Problem, Readiness, Settings, Verdict
 from bellringer.wire.routes import Routes
 
 READINESS_TIMEOUT_SECONDS: Final = 1.0
@@ -106,6 +113,8 @@ MAX_ATTENTION_ITEMS: Final = 8
 FIRING_LATE_SECONDS: Final = 5.0  # how late a shard may fire before it needs attention
 MIN_LATE_RUNS: Final = 5  # fewer late runs are not reported
 LONG_WAIT_SECONDS: Final = 60.0  # how long ready runs may wait for a free slot
+SLOW_ROUND_TRIP_SECONDS: Final = 0.1  # of the database; a tick needs several
+BAD_ROUND_TRIP_SECONDS: Final = 1.0
 GOOD, WARN, BAD = "good", "warn", "bad"
 _KINDS: Final = {
     "dead": ("failing", BAD),
@@ -113,7 +122,72 @@ _KINDS: Final = {
     "late": ("late", WARN),
     "skipping": ("skipping", WARN),
 }
-_JOB_KINDS: Final = frozenset({"paused_failing", *(kind for kind, _ in _KINDS.values())})  # kinds that concern one job
+# The order of kinds among those of one tone: first what stops everything, then what stops a part, then delays.
+_RANKS: Final = {
+    kind: rank
+    for rank, kind in enumerate(
+        (
+            "tenant_suspended",
+            "no_scheduler",
+            "shards_free",
+            "loop_stalled",
+            "database_slow",
+            "no_workers",
+            "no_worker",
+            "stranded",
+            "unknown_task",
+            "paused_failing",
+            "failing",
+            "firing_late",
+            "pool_waits",
+            "workers_silent",
+            "missed",
+            "late",
+            "skipping",
+            "task_paused",
+            "pool_paused",
+            "objective",
+            "dead_letters",
+            "orphaned",
+            "waits_for",
+        )
+    )
+}
+# The page of the console that shows the things of a kind.
+_LINKS: Final = {
+    "tenant_suspended": "tenants",
+    "no_scheduler": "cluster",
+    "shards_free": "cluster",
+    "loop_stalled": "cluster",
+    "database_slow": "cluster",
+    "firing_late": "cluster",
+    "waits_for": "cluster",
+    "no_workers": "workers",
+    "no_worker": "workers",
+    "pool_waits": "workers",
+    "pool_paused": "workers",
+    "workers_silent": "workers",
+    "task_paused": "workers",
+    "stranded": "runs?state=running",
+    "unknown_task": "runs?state=queued",
+    "paused_failing": "jobs?state=paused",
+    "failing": "jobs?state=failing",
+    "missed": "jobs?state=late",
+    "late": "jobs?state=late",
+    "skipping": "jobs?state=late",
+    "dead_letters": "dead-letters",
+    "orphaned": "jobs?orphaned=true",
+}
+# What several items of a kind have in common.
+_SUMMARIES: Final = {
+    "no_worker": "Runs wait in {} pools that no worker serves.",
+    "pool_waits": "Runs have waited for more than a minute in {} pools.",
+    "pool_paused": "Runs wait in {} paused pools.",
+    "unknown_task": "Runs wait for {} tasks that no live worker of their pool knows.",
+    "paused_failing": "{} jobs were paused because their runs failed.",
+    "loop_stalled": "{} background loops of the server have stalled.",
+    "task_paused": "{} tasks are paused.",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +200,7 @@ class HealthFacts:
     schedulers: Schedulers
     pools: Sequence[PoolBacklog]
     troubles: Sequence[JobTrouble]
+    late: LateJobs
     burn: float
     started_late: int
     range: str
@@ -133,33 +208,208 @@ class HealthFacts:
     tasks: Sequence[str] = ()  # the tasks that live workers know
     pauses: Sequence[FailingPause] = ()
     orphans: Sequence[OrphanedJob] = ()
+    suspension: TenantSuspension | None = None
+    paused_tasks: Sequence[TaskPauseRow] = ()
+    stranded: int = 0
+    silent_claims: int = 0
+    needs_workers: bool = False  # some active job runs in a pool that only workers serve
+    round_trip: float = 0.0  # seconds, to the database
+    stalled_loops: Sequence[str] = ()
 
 
 def attention(facts: HealthFacts) -> list[Attention]:
     """Returns what needs attention, the worst first; each source has a limited number of items."""
-    found = [*_schedulers(facts), *_pools(facts), *_unknown(facts), *_pauses(facts), *_rest(facts), *_orphans(facts)][
-        : MAX_ATTENTION_ITEMS - bool(facts.troubles)
-    ]
+    found = _hindrances(facts)[: MAX_ATTENTION_ITEMS - bool(facts.troubles)]
     found += _troubles(facts, MAX_ATTENTION_ITEMS - len(found))
     return sorted(found, key=lambda item: item.tone != BAD)
 
 
-def verdict(facts: HealthFacts, found: Sequence[Attention]) -> Verdict:
-    """Returns one sentence: a problem of the whole installation, else problems of jobs, else that all is well."""
-    sums = facts.sums
-    hindered = next((item for item in found if item.tone == BAD and item.kind not in _JOB_KINDS), None)
-    if hindered is not None:
-        return Verdict(tone=BAD, text=hindered.text)
-    if sums.failing or sums.late:
-        parts = [(sums.failing, "failing"), (sums.late, "late")]
-        text = " and ".join(f"{_jobs(n)} {'is' if n == 1 else 'are'} {word}" for n, word in parts if n)
-        return Verdict(tone=BAD if sums.failing else WARN, text=f"{text[0].upper()}{text[1:]}.")
+def verdict(facts: HealthFacts) -> Verdict:
+    """Returns all problems, the worst first, and a sentence that names the worst and counts the others."""
+    found, sums = problems(facts), facts.sums
     if found:
-        return Verdict(tone=WARN, text=found[0].text)
+        return Verdict(tone=found[0].tone, text=_headline(found), problems=found)
     if not sums.jobs:
-        return Verdict(tone=GOOD, text="There are no jobs yet.")
+        return Verdict(tone=GOOD, text="There are no jobs yet.", problems=[])
     paused = f", {_number(sums.paused)} of them paused" if sums.paused else ""
-    return Verdict(tone=GOOD, text=f"All is well: {_jobs(sums.jobs)}{paused}, and nothing is late or failing.")
+    text = f"All is well: {_jobs(sums.jobs)}{paused}, and nothing is late or failing."
+    return Verdict(tone=GOOD, text=text, problems=[])
+
+
+def _headline(found: Sequence[Problem]) -> str:
+    others = len(found) - 1
+    if not others:
+        return found[0].text
+    more = "1 more problem needs" if others == 1 else f"{others} more problems need"
+    worst = found[0].text
+    return f"{worst} {more} attention." if worst.endswith("?") else f"{worst.rstrip('.')}; {more} attention."
+
+
+def problems(facts: HealthFacts) -> list[Problem]:
+    """Returns one problem of each kind, the worst first."""
+    groups: dict[str, list[Attention]] = {}
+    for item in _hindrances(facts):
+        groups.setdefault(item.kind, []).append(item)
+    found = [_problem(items, _count_affected(facts, kind, items)) for kind, items in groups.items()]
+    return sorted([*found, *_job_problems(facts)], key=_severity)
+
+
+def _severity(item: Attention | Problem) -> tuple[bool, int]:
+    return (item.tone != BAD, _RANKS[item.kind])
+
+
+def _problem(items: Sequence[Attention], count: Count) -> Problem:
+    first = items[0]
+    several = len(items) > 1
+    return Problem(
+        kind=first.kind,
+        tone=min((item.tone for item in items), key=lambda tone: tone != BAD),
+        text=_SUMMARIES[first.kind].format(len(items)) if several else first.text,
+        count=count,
+        link=_LINKS.get(first.kind) if several else _link(first),
+        fix="" if several else first.fix,
+    )
+
+
+def _link(item: Attention) -> str | None:
+    if item.job_id is not None:
+        return f"jobs/{item.job_id}"
+    if item.run_id is not None:
+        return f"runs/{item.run_id}"
+    return f"workers?pool={quote(item.pool, safe='')}" if item.pool is not None else _LINKS.get(item.kind)
+
+
+def _count_affected(facts: HealthFacts, kind: str, items: Sequence[Attention]) -> Count:
+    """Returns how many things a problem concerns: runs, jobs or dead letters, else the items themselves."""
+    if kind == "orphaned":  # one item stands for all, of which the first are read
+        return _bounded(len(facts.orphans), MAX_ATTENTION_ITEMS)
+    counts = {
+        "dead_letters": facts.sums.dead,
+        "stranded": facts.stranded,
+        "workers_silent": facts.silent_claims,
+        "shards_free": facts.schedulers.total - facts.schedulers.held,
+        "unknown_task": sum(task.runs for task in facts.unknown),
+        "objective": facts.started_late,
+    }
+    return _bounded(counts.get(kind, len(items)))
+
+
+def _bounded(number: int, most: int = MAX_COUNTED) -> Count:
+    return Count(value=min(number, most), relation="gte" if number > most else "eq")
+
+
+def _job_problems(facts: HealthFacts) -> Iterator[Problem]:
+    paused = {pause.job_id for pause in facts.pauses}  # these are a problem of their own
+    counts = {
+        "failing": facts.sums.failing - len({job.job_id for job in facts.troubles if job.job_id in paused}),
+        "missed": facts.late.missed,
+        "late": facts.late.late,
+        "skipping": facts.late.skipping,
+    }
+    words = {
+        "failing": ("is failing", "are failing"),
+        "missed": ("missed an occurrence", "missed occurrences"),
+        "late": ("is late", "are late"),
+        "skipping": ("skips its occurrences", "skip their occurrences"),
+    }
+    for kind, count in counts.items():
+        if count > 0:
+            text = f"{_jobs(count)} {words[kind][count > 1]}."
+            tone = BAD if kind == "failing" else WARN
+            link, fix = _LINKS[kind], f"bellringer jobs list --state {'failing' if kind == 'failing' else 'late'}"
+            yield Problem(
+                kind=kind, tone=tone, text=f"{text[0].upper()}{text[1:]}", count=_bounded(count), link=link, fix=fix
+            )
+
+
+def _hindrances(facts: HealthFacts) -> list[Attention]:
+    """Returns what is wrong beside jobs that fail or are late, the worst first."""
+    found = (
+        *_suspension(facts),
+        *_schedulers(facts),
+        *_server(facts),
+        *_workers(facts),
+        *_pools(facts),
+        *_held(facts),
+        *_unknown(facts),
+        *_pauses(facts),
+        *_task_pauses(facts),
+        *_rest(facts),
+        *_orphans(facts),
+    )
+    return sorted(found, key=_severity)
+
+
+def _suspension(facts: HealthFacts) -> Iterator[Attention]:
+    if facts.suspension is not None:
+        name = facts.suspension.tenant
+        yield Attention(
+            kind="tenant_suspended",
+            tone=BAD,
+            text=f"The tenant {name} is suspended: none of its jobs run.",
+            since=facts.suspension.since,
+            fix=f"bellringer tenants unsuspend {shlex.quote(name)}",
+        )
+
+
+def _server(facts: HealthFacts) -> Iterator[Attention]:
+    """Reports what this server finds out about itself: loops that hang, and a slow database."""
+    for loop in facts.stalled_loops:
+        yield _hindrance("loop_stalled", BAD, f"The background loop “{loop}” of the server has stalled.", fix="")
+    if facts.round_trip > SLOW_ROUND_TRIP_SECONDS:
+        tone = BAD if facts.round_trip > BAD_ROUND_TRIP_SECONDS else WARN
+        took = f"{round(facts.round_trip * 1000):,} ms"
+        text = f"The database is slow: a round trip from the server takes {took}."
+        yield _hindrance("database_slow", tone, text, fix="bellringer doctor")
+
+
+def _no_workers(facts: HealthFacts) -> bool:
+    """Whether no worker is connected at all; each server executes HTTP jobs itself."""
+    return not any(pool.workers for pool in facts.pools if pool.pool != HTTP_TASK)
+
+
+def _workers(facts: HealthFacts) -> Iterator[Attention]:
+    waiting = [pool for pool in facts.pools if pool.ready and not pool.paused and pool.pool != HTTP_TASK]
+    if not _no_workers(facts) or not (waiting or facts.needs_workers):
+        return
+    if not waiting:
+        text, fix = "No worker is connected: no job can run.", "bellringer worker APP"
+    elif len(waiting) == 1:
+        text = f"No worker is connected: {_waiting_runs(waiting[0].ready)} in the pool {waiting[0].pool}."
+        fix = f"bellringer worker APP --pool {shlex.quote(waiting[0].pool)}=10"
+    else:
+        ready = sum(pool.ready for pool in waiting)
+        text, fix = f"No worker is connected: {_waiting_runs(ready)} in {len(waiting)} pools.", "bellringer worker APP"
+    since = min((pool.since for pool in waiting if pool.since), default=None)
+    yield Attention(kind="no_workers", tone=BAD, text=text, since=since, fix=fix)
+
+
+def _waiting_runs(number: int) -> str:
+    return f"{_number(number)} {'run waits' if number == 1 else 'runs wait'}"
+
+
+def _held(facts: HealthFacts) -> Iterator[Attention]:
+    if facts.stranded:
+        runs = f"{_number(facts.stranded)} {'run is' if facts.stranded == 1 else 'runs are'}"
+        text = f"{runs} claimed, but no live worker executes {'it' if facts.stranded == 1 else 'them'}."
+        yield _hindrance("stranded", BAD, text, fix="bellringer events list --kind stranded")
+    elif facts.silent_claims:
+        runs = "1 run is" if facts.silent_claims == 1 else f"{_number(facts.silent_claims)} runs are"
+        seconds = round(HEARTBEAT_LATE_AFTER.total_seconds())
+        text = f"{runs} held by workers that have sent no heartbeat for {seconds} seconds."
+        yield _hindrance("workers_silent", WARN, text, fix="bellringer workers list")
+
+
+def _task_pauses(facts: HealthFacts) -> Iterator[Attention]:
+    for pause in facts.paused_tasks:
+        why = f" ({pause.reason})" if pause.reason else ""
+        yield Attention(
+            kind="task_paused",
+            tone=WARN,
+            text=f"The task {pause.name} is paused{why}: its runs wait.",
+            since=pause.paused_at,
+            fix=f"bellringer tasks resume {shlex.quote(pause.name)}",
+        )
 
 
 def _schedulers(facts: HealthFacts) -> Iterator[Attention]:
@@ -181,12 +431,14 @@ def _pools(facts: HealthFacts) -> Iterator[Attention]:
     for pool in facts.pools:
         if not pool.ready:
             continue
-        runs = f"{_number(pool.ready)} {'run waits' if pool.ready == 1 else 'runs wait'} in the pool {pool.pool}"
+        runs = f"{_waiting_runs(pool.ready)} in the pool {pool.pool}"
         name = shlex.quote(pool.pool)
         waited = (facts.sums.now - pool.since).total_seconds() if pool.since else 0
         if pool.paused:
             fix = f"bellringer pools resume {name}"
             yield _hindrance("pool_paused", WARN, f"{runs}, which is paused.", fix, pool)
+        elif not pool.workers and pool.pool != HTTP_TASK and _no_workers(facts):
+            continue  # reported for all pools together
         elif not pool.workers:
             fix = f"bellringer worker APP --pool {name}=10"
             yield _hindrance("no_worker", BAD, f"{runs}, and no worker serves it.", fix, pool)
@@ -198,7 +450,7 @@ def _pools(facts: HealthFacts) -> Iterator[Attention]:
 def _unknown(facts: HealthFacts) -> Iterator[Attention]:
     """Reports tasks that no live worker knows: their runs wait, forever if the name is misspelled."""
     for found in facts.unknown:
-        runs = f"{_number(found.runs)} {'run waits' if found.runs == 1 else 'runs wait'}"
+        runs = _waiting_runs(found.runs)
         near = get_close_matches(found.task, facts.tasks, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
         text = f"No live worker of the pool {found.pool} knows the task {found.task}: {runs}.{hint}"

@@ -15,22 +15,26 @@ from uuid import UUID
 from starlette.responses import Response
 
 from bellringer.access import Role
-from bellringer.api.endpoints.health import HealthFacts, attention, verdict
+from bellringer.api.endpoints.health import SLOW_ROUND_TRIP_SECONDS, HealthFacts, attention, verdict
 from bellringer.api.endpoints.objective import round_share
 from bellringer.api.http.operation import choice, operation
 from bellringer.api.http.request import RequestContext, reply
 from bellringer.core.jobs import SIGNAL_TASK, WAIT_TASK, WORKFLOW_TASK
+from bellringer.core.loop_progress import check_health, loops_of_all_processes
 from bellringer.core.runs import RunKey
 from bellringer.durations import format_duration
 from bellringer.engine import objective
+from bellringer.engine.monitor import STRANDED_AFTER
 from bellringer.errors import InvalidInput, InvalidSchedule
 from bellringer.forecast import list_fires
 from bellringer.schedule.instants import EPOCH
-from bellringer.store import job_history, jobs, overview, usage
+from bellringer.store import job_history, jobs, overview, task_pauses, usage
 from bellringer.store import overview as stored
 from bellringer.store.job_history import PastRun
 from bellringer.store.jobs import JobRow
+from bellringer.store.load import count_silent_claims
 from bellringer.store.overview import MAX_COUNTED, OverviewCounts, PoolBacklog, RunBar, Schedulers
+from bellringer.store.task_pauses import TaskPauseRow
 from bellringer.store.usage import ObjectiveRow
 from bellringer.wire import overview as wire
 from bellringer.wire.cluster import Shards
@@ -229,26 +233,38 @@ async def get(call: RequestContext) -> Response:
         burn=timing.burn,
         started_late=timing.late + timing.missed,
         range=chosen,
+        late=await stored.count_late_jobs(call.reads, tenant_id),
+        suspension=await stored.find_suspension(call.service.store, tenant_id),
+        paused_tasks=await _paused_tasks(call),
+        stranded=await stored.count_stranded(call.service.store, tenant_id, STRANDED_AFTER),
+        silent_claims=await count_silent_claims(call.service.store),
+        needs_workers=await stored.needs_workers(call.reads, tenant_id),
+        round_trip=await stored.measure_round_trip(call.service.store, SLOW_ROUND_TRIP_SECONDS),
+        stalled_loops=list(check_health(loops_of_all_processes())[1].get("checks", ())),
     )
-    found = attention(facts)
     died = await stored.deaths_by_step(call.reads, tenant_id, steps.first, seconds)
     return reply(
         wire.Overview(
             now=goal.now,
             range=chosen,
-            verdict=verdict(facts, found),
+            verdict=verdict(facts),
             jobs=_jobs(facts.sums),
             dead_letters=bounded_count(facts.sums.dead, MAX_COUNTED),
             workers=wire.WorkerSums(live=facts.sums.live, slots=facts.sums.slots, busy=facts.sums.busy),
             pools=[_pool(pool, goal.now) for pool in facts.pools],
             timing=timing,
             scheduler=_scheduler(schedulers),
-            attention=found,
+            attention=attention(facts),
             series=_series(steps, started, died, looked),
             timeline=await timeline(call, goal.now, looked.busiest(MAX_LANES)),
             tasks=looked.tasks(),
         )
     )
+
+
+async def _paused_tasks(call: RequestContext) -> list[TaskPauseRow]:
+    found = await task_pauses.list_pauses(call.reads, call.tenant_id)
+    return [pause for pause in found.values() if pause.resumed_at is None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +371,7 @@ def _series(steps: Steps, started: Starts, died: Mapping[datetime, int], looked:
                 missed=started.get(at, (0, 0, 0))[2],
                 succeeded=succeeded.get(at, 0) if is_known(at) else None,
                 failed=died.get(at, 0),
+                lateness_p50_ms=percentile(lateness.get(at, []), 0.5) if is_known(at) else None,
                 lateness_p99_ms=percentile(lateness.get(at, []), 0.99) if is_known(at) else None,
             )
             for at in steps.all()
