@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from bellringer.api.endpoints import (
+    agenda,
     apps,
     audit,
     backfills,
@@ -43,6 +44,7 @@ from bellringer.core.jobs import RESERVED_JOB_NAMES
 from bellringer.wire.routes import PREFIX, all_routes
 
 _MODULES: Final = (
+    agenda,
     apps,
     audit,
     backfills,

@@ -41,14 +41,17 @@ _LINES: Final = tuple(timedelta(minutes=m) for m in (1, 5, 15, 60, 360, 1440, 10
 @click.option(
     "--bucket", metavar="TIME", help="Length of a time bucket, such as 1m or 1h.  [default: chosen by the range]"
 )
+@click.option("--omit-sub-minute", is_flag=True, help="Without jobs that fire more often than every minute.")
 @output_option("table", "json")
 @with_client
-def forecast(client: Client, *, start: str | None, end: str | None, bucket: str | None, output: str) -> None:
+def forecast(
+    client: Client, *, start: str | None, end: str | None, bucket: str | None, omit_sub_minute: bool, output: str
+) -> None:
     """Show the number of upcoming fires, the busiest time, and proposals to spread peaks.
 
     Times are UTC. The bounds of jobs (starts_at, ends_at) and freezes are not taken into account.
     """
-    found = client.forecast(start=start, end=end, bucket=bucket)
+    found = client.forecast(start=start, end=end, bucket=bucket, sub_minute="false" if omit_sub_minute else None)
     if output == "json":
         click.echo(to_json(found))
         return

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from bellringer.client.calls import Document, call
+from bellringer.wire.agenda import Agenda
 from bellringer.wire.apps import AppDetails, AppPage
 from bellringer.wire.backfills import Backfill, BackfillPage, BackfillPlan
 from bellringer.wire.calendars import Calendar, CalendarPage, Freeze, FreezePage, Lifted
@@ -155,9 +156,11 @@ class JobCalls:
     def job_days(self, job: str, *, year: int | None = None) -> Days:
         """Return a year of a job, day by day."""
 
-    @call(Routes.job_stats)
-    def job_stats(self, job: str) -> JobStats:
-        """Return success rate, waiting times and durations of a job's latest attempts."""
+    @call(Routes.job_stats, renamed={"over": "range"})
+    def job_stats(self, job: str, *, over: str | None = None) -> JobStats:
+        """Return success rate, waiting times and durations of a job's latest attempts, and a series of them over a
+        range: 1h, 24h, 7d, 30d or 90d.
+        """
 
     @call(Routes.apps)
     def apps(self, /, *, limit: int | None = None, cursor: str | None = None) -> AppPage:
@@ -184,8 +187,32 @@ class JobCalls:
         """Read a schedule from plain English, such as "every weekday at 9:30 in Berlin". Nothing is stored."""
 
     @call(Routes.forecast)
-    def forecast(self, *, start: str | None = None, end: str | None = None, bucket: str | None = None) -> Forecast:
-        """Return the expected fires by time bucket and pool, and proposals to spread peaks."""
+    def forecast(
+        self,
+        *,
+        start: str | None = None,
+        end: str | None = None,
+        bucket: str | None = None,
+        sub_minute: Literal["true", "false"] | None = None,
+    ) -> Forecast:
+        """Return the expected fires by time bucket and pool, and proposals to spread peaks; with `sub_minute="false"`
+        without jobs that fire more often than every minute.
+        """
+
+    @call(Routes.agenda)
+    def agenda(
+        self,
+        *,
+        start: str | None = None,
+        end: str | None = None,
+        tz: str | None = None,
+        cell: Literal["hour", "day"] | None = None,
+        pool: str | None = None,
+        tag: str | None = None,
+        task: str | None = None,
+        limit: int | None = None,
+    ) -> Agenda:
+        """Return when jobs are due, by hour or day of a time zone, with holidays, freezes and clock changes."""
 
 
 class RunCalls:

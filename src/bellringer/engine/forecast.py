@@ -42,8 +42,11 @@ class FireForecast:
     timers_until: datetime | None
 
 
-async def forecast_fires(store: Store, catalog: Catalog, window: ForecastWindow, *, tenant_id: int) -> FireForecast:
-    """Forecasts the fires of a tenant's active jobs and timers in a window.
+async def forecast_fires(
+    store: Store, catalog: Catalog, window: ForecastWindow, *, tenant_id: int, sub_minute: bool = True
+) -> FireForecast:
+    """Forecasts the fires of a tenant's active jobs and timers in a window. Without `sub_minute`, jobs that fire more
+    often than every minute are omitted.
 
     Ignores freezes and the bounds `starts_at` and `ends_at` of single jobs. A fixed delay contributes only its next
     fire.
@@ -53,7 +56,7 @@ async def forecast_fires(store: Store, catalog: Catalog, window: ForecastWindow,
     known = await catalog.schedules({size.schedule_id for size in found.sizes})
     crowds = list(_crowds(found.sizes, known))
     # In a thread, because this may take a second and the scheduler may share the event loop.
-    counted, spread = await asyncio.to_thread(_count, crowds, window, waiting.fires)
+    counted, spread = await asyncio.to_thread(_count, crowds, window, waiting.fires, sub_minute)
     return FireForecast(
         tally=counted,
         proposals=spread,
@@ -64,9 +67,9 @@ async def forecast_fires(store: Store, catalog: Catalog, window: ForecastWindow,
 
 
 def _count(
-    crowds: Sequence[JobGroup], window: ForecastWindow, timers: Mapping[tuple[str, datetime], int]
+    crowds: Sequence[JobGroup], window: ForecastWindow, timers: Mapping[tuple[str, datetime], int], sub_minute: bool
 ) -> tuple[FireCounts, list[SpreadProposal]]:
-    counted = count_fires(crowds, window, timers)
+    counted = count_fires(crowds, window, timers, sub_minute=sub_minute)
     return counted, propose_spreading(counted)
 
 

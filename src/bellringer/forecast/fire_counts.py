@@ -20,6 +20,7 @@ MAX_SPAN: Final = timedelta(days=366)
 MIN_BUCKET: Final = timedelta(seconds=1)
 MAX_EVALUATIONS: Final = 150_000  # evaluations of schedules in one tally: about a second
 _MICROSECOND: Final = timedelta(microseconds=1)
+_MINUTE: Final = timedelta(minutes=1)
 _DEFAULT_BUCKETS: Final = tuple(timedelta(seconds=s) for s in (1, 10, 60, 300, 900, 3_600, 21_600, 86_400))
 _MAX_DEFAULT_BUCKETS: Final = 1_500  # buckets of a usual length
 
@@ -94,13 +95,14 @@ class GroupFires:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FireCounts:
     """Fires by pool and bucket. `left_out` is the number of jobs that were not counted: the work is limited, and the
-    largest groups are counted first.
+    largest groups are counted first. `omitted` jobs fire more often than every minute and were not wanted.
     """
 
     window: ForecastWindow
     pools: Mapping[str, Sequence[int]]
     shares: Sequence[GroupFires] = ()
     left_out: int = 0
+    omitted: int = 0
 
     def totals(self) -> list[int]:
         """Fires of all pools by bucket."""
@@ -108,14 +110,18 @@ class FireCounts:
 
 
 def count_fires(
-    crowds: Iterable[JobGroup], window: ForecastWindow, timers: Mapping[tuple[str, datetime], int] | None = None
+    crowds: Iterable[JobGroup],
+    window: ForecastWindow,
+    timers: Mapping[tuple[str, datetime], int] | None = None,
+    *,
+    sub_minute: bool = True,
 ) -> FireCounts:
     """Counts the fires of the groups in each bucket, evaluating each schedule once, and adds timers by their due
-    time.
+    time. Without `sub_minute`, groups that fire more often than every minute are omitted.
     """
     pools: dict[str, list[int]] = {}
     shares: list[GroupFires] = []
-    left_out, work = 0, MAX_EVALUATIONS
+    left_out, omitted, work = 0, 0, MAX_EVALUATIONS
     for crowd in sorted(crowds, key=lambda c: c.jobs, reverse=True):
         width = count_buckets(crowd.jitter, window)
         fires = _fires_by_bucket(crowd.schedule, window, width - 1, work)
@@ -123,6 +129,9 @@ def count_fires(
             left_out += crowd.jobs
             continue
         work -= len(fires) + 1
+        if not sub_minute and sum(fires.values()) * _MINUTE > window.end - window.at(1 - width):
+            omitted += crowd.jobs
+            continue
         shares.append(GroupFires(crowd=crowd, fires=fires))
         for pool, jobs in crowd.pools.items():
             lane = pools.setdefault(pool, [0] * window.size)
@@ -130,7 +139,7 @@ def count_fires(
                 lane[index] += count
     for (pool, at), count in (timers or {}).items():
         pools.setdefault(pool, [0] * window.size)[max(0, window.index(at))] += count
-    return FireCounts(window=window, pools=pools, shares=shares, left_out=left_out)
+    return FireCounts(window=window, pools=pools, shares=shares, left_out=left_out, omitted=omitted)
 
 
 def count_buckets(length: timedelta, window: ForecastWindow) -> int:

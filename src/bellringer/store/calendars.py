@@ -65,6 +65,14 @@ async def current(store: Store, tenant_id: int, schedules: Iterable[Schedule]) -
     return {name: _with_name(name, contents[digest]) for name, digest in digests.items()}
 
 
+async def list_current(store: Store, tenant_id: int, limit: int) -> list[HolidayCalendar]:
+    """Returns a tenant's present calendars by name."""
+    rows = (await store.pool.fetch(_SQL.current, tenant_id))[:limit]
+    contents = await _load_by_digest(store, {row["digest"] for row in rows})
+    found = [_with_name(row["name"], contents[row["digest"]]) for row in rows]
+    return sorted(found, key=lambda calendar: calendar.name)
+
+
 async def get(store: Store, tenant_id: int, name: str) -> CalendarRow | None:
     row = await store.pool.fetchrow(_SQL.get, tenant_id, name, MAX_JOBS_COUNTED)
     return (await _rows(store, [row]))[0] if row else None

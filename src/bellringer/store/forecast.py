@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
+from uuid import UUID
 
 from bellringer.store.connection_pool import Store
 from bellringer.store.queries import load
@@ -74,6 +75,26 @@ async def load_sizes(store: Store, tenant_id: int) -> CohortSizes:
     ]
     total = rows[0]["total"] if rows else 0
     return CohortSizes(sizes=found, total=total, counted_at=counted_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgendaJobRow:
+    """What is needed to compute when a job is due. `starts_at` is not before the job was created; `at` is the time of a
+    one-shot, or the next one of a fixed delay.
+    """
+
+    job_id: UUID
+    name: str
+    schedule_ids: tuple[int, ...]
+    starts_at: datetime | None
+    ends_at: datetime | None
+    at: datetime | None
+
+
+async def load_agenda_jobs(store: Store, tenant_id: int, job_ids: Sequence[UUID]) -> list[AgendaJobRow]:
+    """Returns the jobs that exist, in the given order."""
+    rows = await store.pool.fetch(_SQL.agenda_jobs, tenant_id, job_ids)
+    return [AgendaJobRow(**{**dict(row), "schedule_ids": tuple(row["schedule_ids"])}) for row in rows]
 
 
 async def load_timers(store: Store, tenant_id: int, start: datetime, end: datetime) -> PendingTimers:

@@ -64,6 +64,21 @@ from (
 join pools pool on pool.pool_id = counted.pool_id
 order by counted.crowd desc, counted.schedule_id limit $2
 
+-- name: agenda_jobs
+-- Jobs by id, in the given order, with what is needed to compute when they are due: `at` is the time of a one-shot, or
+-- the next one of a fixed delay. Every lookup is a lateral select with `offset 0`, so that only primary keys fit.
+select job.job_id, job.name, job.schedule_ids, greatest(job.starts_at, job.created_at) as starts_at, job.ends_at,
+       coalesce(job.once_at, timer.due_at) as at
+from unnest($2::uuid[])
+with ordinality given (id, nth)
+cross join lateral (
+  select job_id, name, schedule_ids, starts_at, created_at, ends_at, once_at, delay from jobs job
+  where job.job_id = given.id and job.tenant_id + 0 = $1 offset 0) job
+left join lateral (
+  select min(timer.due_at) as due_at from timers timer
+  where timer.job_id = job.job_id offset 0) timer on job.delay is not null
+order by given.nth
+
 -- name: timers
 -- The first $4 timers of each shard without an attempt, by second. Timers of other tenants count against $4, so the
 -- work is bounded. `until` is the time at which the first shard reached its limit.

@@ -66,6 +66,11 @@ async def list_page(store: Store, tenant_id: int, before: tuple[datetime, int] |
     return [_freeze(row) for row in await store.pool.fetch(_SQL.list, tenant_id, to_at, freeze_id, limit)]
 
 
+async def list_between(store: Store, tenant_id: int, start: datetime, end: datetime) -> list[FreezeRow]:
+    """Returns the freezes that overlap [start, end), among the first MAX_OPEN_FREEZES that end after `start`."""
+    return [_freeze(row) for row in await store.pool.fetch(_SQL.between, tenant_id, start, end, MAX_OPEN_FREEZES)]
+
+
 async def amend(store: Store, tenant_id: int, freeze_id: int, to_at: datetime, reason: str | None) -> FreezeRow | None:
     """Changes the end and reason of a freeze that is not over."""
     row = await store.pool.fetchrow(_SQL.change, tenant_id, freeze_id, to_at, reason)

@@ -22,6 +22,16 @@ select freeze_id, name, from_at, to_at, policy, tags, reason, made_by, made_at f
 where tenant_id = $1 and ($2::timestamptz is null or (to_at, freeze_id) < ($2, $3::integer))
 order by to_at desc, freeze_id desc limit $4
 
+-- name: between
+-- Freezes that overlap [$2, $3), in the order of their start.
+select freeze_id, name, from_at, to_at, policy, tags, reason, made_by, made_at
+from (
+  select * from freezes
+  where tenant_id = $1 and to_at > $2
+  order by to_at, freeze_id limit $4) open_freeze
+where from_at < $3
+order by from_at, freeze_id
+
 -- name: change
 -- Only open freezes can be changed.
 update freezes set to_at = $3, reason = $4 where tenant_id = $1 and freeze_id = $2 and to_at > bellringer.now()

@@ -281,6 +281,14 @@ async def page(
     return await get_many(store, [row["job_id"] for row in rows if not row["is_stop"]], tenant_id), reached
 
 
+async def list_ids(store: Store, tenant_id: int, wanted: JobFilter, most: int) -> tuple[list[UUID], bool]:
+    """Returns the ids of the first matching jobs by name, and whether these are all."""
+    asked = (tenant_id, True, None, None, *wanted.arguments(), most + 1, MAX_JOBS_SCANNED)
+    rows = await store.pool.fetch(_SQL.page, *asked)
+    is_all = len(rows) <= most and not any(row["is_stop"] for row in rows)
+    return [row["job_id"] for row in rows if not row["is_stop"]][:most], is_all
+
+
 async def count(store: Store, tenant_id: int, wanted: JobFilter, most: int) -> tuple[int, bool]:
     """Returns the number of matching jobs, counted up to `most`, and whether these are all."""
     asked = (tenant_id, False, None, None, *wanted.arguments(), most + 1, MAX_JOBS_SCANNED)

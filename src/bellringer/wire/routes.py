@@ -29,6 +29,7 @@ from bellringer.wire.access import (
     TenantUsage,
     Whoami,
 )
+from bellringer.wire.agenda import Agenda
 from bellringer.wire.apps import ActivateRequest, AppDetails, AppPage
 from bellringer.wire.audit import AuditEntry, AuditPage, AuditSeals
 from bellringer.wire.backfills import Backfill, BackfillPage, BackfillPlan, BackfillRequest
@@ -319,6 +320,7 @@ class Routes:
     cancel_backfill = Route(
         "backfills", "POST", "/backfills/{id}/cancel", Backfill, body=CancelRequest, body_optional=True
     )
+    agenda = Route("schedules", "GET", "/calendar", Agenda)
     calendars = Route("calendars", "GET", "/calendars", CalendarPage)
     calendar = Route("calendars", "GET", "/calendars/{name}", Calendar)
     put_calendar = Route("calendars", "PUT", "/calendars/{name}", Calendar, body=CalendarRequest)

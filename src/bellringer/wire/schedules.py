@@ -120,7 +120,8 @@ class Forecast(ResponseModel, frozen=True, rename=_RANGE):
     """The expected fires by time bucket and pool; empty buckets are left out.
 
     The jobs were counted at `counted_at`. `left_out` jobs, and timers from `timers_until` on, are not included, because
-    there are too many. `starts_at` and `ends_at` of jobs, and freezes, are not taken into account.
+    there are too many. `omitted` jobs fire more often than every minute and were not wanted (`sub_minute=false`).
+    `starts_at` and `ends_at` of jobs, and freezes, are not taken into account.
     """
 
     start: datetime
@@ -134,6 +135,7 @@ class Forecast(ResponseModel, frozen=True, rename=_RANGE):
     left_out: int
     timers_until: datetime | None
     proposals: list[Proposal]
+    omitted: int = 0
 
 
 class Change(ResponseModel, frozen=True):

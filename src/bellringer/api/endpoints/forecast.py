@@ -12,7 +12,7 @@ import msgspec
 from starlette.responses import Response
 
 from bellringer.access import Role
-from bellringer.api.http.operation import operation, string
+from bellringer.api.http.operation import flag, operation, string
 from bellringer.api.http.request import RequestContext, reply
 from bellringer.api.render import documents
 from bellringer.core.jobs import MAX_RUN_AT_DISTANCE, Definition
@@ -41,18 +41,24 @@ _DERIVED: Final = frozenset({"description", "jitter_by", "next_at", "revision", 
         string("from", "the start; now if omitted"),
         string("to", "the end: an instant, or a duration after `from`"),
         string("bucket", "the length of one bucket"),
+        flag("sub_minute", "false: without jobs that fire more often than every minute"),
     ),
 )
 async def get(call: RequestContext) -> Response:
     """Forecasts the fires of all jobs; `to` is an instant, or a duration after `from`."""
     query = call.query()
     window = _window(query, await call.store.now())
-    found = await forecast.forecast_fires(call.store, call.catalog, window, tenant_id=call.tenant_id)
+    word = query.get("sub_minute", "true")
+    if word not in {"true", "false"}:
+        raise InvalidInput("sub_minute must be true or false", code="choice")
+    found = await forecast.forecast_fires(
+        call.store, call.catalog, window, tenant_id=call.tenant_id, sub_minute=word == "true"
+    )
     return reply(_document(found))
 
 
 def _window(query: Mapping[str, str], now: datetime) -> ForecastWindow:
-    start = _instant(query["from"], "from", now) if "from" in query else now
+    start = read_window_instant(query["from"], "from", now) if "from" in query else now
     bucket = parse_duration(query["bucket"], what="bucket") if "bucket" in query else None
     return ForecastWindow.of(start, _end(query["to"], start, now) if "to" in query else start + DEFAULT_SPAN, bucket)
 
@@ -60,11 +66,12 @@ def _window(query: Mapping[str, str], now: datetime) -> ForecastWindow:
 def _end(text: str, start: datetime, now: datetime) -> datetime:
     """Parses an instant or a duration; text that begins like a date is an instant."""
     if re.match(r"[0-9]{4}-", text):
-        return _instant(text, "to", now)
+        return read_window_instant(text, "to", now)
     return start + min(parse_duration(text, what="to"), MAX_RUN_AT_DISTANCE)
 
 
-def _instant(text: str, what: str, now: datetime) -> datetime:
+def read_window_instant(text: str, what: str, now: datetime) -> datetime:
+    """Parses an instant within ten years of now."""
     moment = read_instant(text, what=what)
     if abs(moment - now) > MAX_RUN_AT_DISTANCE:
         raise InvalidInput(f"{what} is more than ten years away", code="limit")
@@ -88,6 +95,7 @@ def _document(found: forecast.FireForecast) -> wire.Forecast:
         peak=_peak(found.tally, totals),
         counted_at=found.counted_at,
         left_out=found.left_out,
+        omitted=found.tally.omitted,
         timers_until=found.timers_until,
         proposals=[_proposal(proposal) for proposal in found.proposals],
     )
