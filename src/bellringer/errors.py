@@ -95,13 +95,15 @@ class PayloadTooLarge(InvalidInput):
 
 
 class NotFound(BellringerError, LookupError):
-    """The object does not exist or belongs to another tenant."""
+    """The object does not exist or belongs to another tenant. Check its id or name, and the tenant of your key."""
 
     code = "not_found"
 
 
 class Conflict(BellringerError):
-    """The current state, or a name that is already in use, prevents the change."""
+    """The current state, or a name that is already in use, prevents the change. Read the object again, then decide.
+    Responses without a code of their own have `state_conflict`.
+    """
 
     code = "conflict"
 
@@ -122,19 +124,21 @@ class QuotaExceeded(BellringerError):
 
 
 class Unauthenticated(BellringerError):
-    """The request has no valid credentials."""
+    """The request has no valid credentials. Set BELLRINGER_API_KEY, or send `Authorization: Bearer …`."""
 
     code = "unauthenticated"
 
 
 class Forbidden(BellringerError):
-    """The caller's role or scopes do not permit the request."""
+    """The caller's role or scopes do not permit the request. Use a key with that role, or ask an administrator."""
 
     code = "forbidden"
 
 
 class RunFailed(BellringerError):
-    """The run whose result was requested did not succeed."""
+    """The run whose result was requested did not succeed. `state` and `error` say how it ended; `bellringer why` and
+    `bellringer logs` say more.
+    """
 
     code = "run_failed"
 
@@ -151,19 +155,19 @@ class Cancelled(BellringerError):
 
 
 class SchemaMismatch(BellringerError):
-    """The database has another schema version than this program needs."""
+    """The database has another schema version than this program needs. Run `bellringer migrate`."""
 
     code = "schema_mismatch"
 
 
 class ConfigError(BellringerError):
-    """A setting is missing or invalid."""
+    """A setting is missing or invalid. `bellringer settings` shows the settings and where each comes from."""
 
     code = "config"
 
 
 class Unavailable(BellringerError):
-    """The database or the server does not respond."""
+    """The database or the server does not respond. Try again; `bellringer doctor` looks for the cause."""
 
     code = "unavailable"
 

@@ -95,6 +95,7 @@ class Signature:
             if self.rest is None:
                 raise self._refusal(
                     f"takes at most {len(placed)} positional arguments, but {count} were given",
+                    hint="pass the others by name, or leave them out",
                     pointer=f"/args/{len(placed)}",
                     code="too_many_arguments",
                 )
@@ -108,7 +109,12 @@ class Signature:
     def _named(self, name: str, taken: set[str]) -> Parameter:
         parameter = self.by_name.get(name)
         if parameter is not None and name in taken:
-            raise self._refusal(f"got the argument {name!r} twice", pointer=f"/kwargs/{name}", code="argument_twice")
+            raise self._refusal(
+                f"got the argument {name!r} twice",
+                hint="pass it either by position or by name",
+                pointer=f"/kwargs/{name}",
+                code="argument_twice",
+            )
         if parameter is not None or self.others is not None:
             return parameter or self.others or Parameter(name)
         shown = str(name)[:200]

@@ -236,7 +236,10 @@ def check_instant(instant: datetime, now: datetime) -> None:
     """Raises InvalidInput if an instant has passed, or is more than ten years away."""
     if instant > now + MAX_RUN_AT_DISTANCE:
         raise InvalidInput(
-            f"{instant:%Y-%m-%d} is more than ten years away", pointer="/schedule/at", code="run_at_too_far"
+            f"{instant:%Y-%m-%d} is more than ten years away",
+            hint="use an earlier time, or check the year",
+            pointer="/schedule/at",
+            code="run_at_too_far",
         )
     if instant < now - timedelta(minutes=1):  # tolerates clock skew and network delay
         raise InvalidInput(

@@ -111,7 +111,7 @@ class Message(msgspec.Struct, frozen=True):
             check_size(self.payload, limit)
         if self.delay is not None and self.delay > MAX_RUN_AT_DISTANCE:
             message = f"the delay of {format_duration(self.delay)} is longer than ten years"
-            raise InvalidInput(message, pointer="/delay", code="run_at_too_far")
+            raise InvalidInput(message, hint="use a shorter delay", pointer="/delay", code="run_at_too_far")
         if now is not None and self.at is not None:
             self.check_time(now)
 

@@ -90,11 +90,13 @@ def decode(data: bytes | str) -> Any:
     except UnicodeError:
         raise InvalidInput("the JSON is not valid UTF-8", code="encoding") from None
     except RecursionError:
-        raise InvalidInput(f"the JSON is nested deeper than {MAX_PAYLOAD_DEPTH}", code="json_too_deep") from None
+        message, hint = f"the JSON is nested deeper than {MAX_PAYLOAD_DEPTH}", "flatten the value"
+        raise InvalidInput(message, hint=hint, code="json_too_deep") from None
     except msgspec.ValidationError as error:  # raised only for numbers here
         raise InvalidInput(f"the JSON contains an invalid number: {error}", code="number_invalid") from None
     except msgspec.DecodeError as error:
-        raise InvalidInput(f"the JSON cannot be parsed: {error}", code="json_invalid") from None
+        hint = "check the quotes, commas and brackets at that place"
+        raise InvalidInput(f"the JSON cannot be parsed: {error}", hint=hint, code="json_invalid") from None
 
 
 def scrub(text: str) -> str:
@@ -171,23 +173,28 @@ class _PlainConverter:
     def _text(self, value: str, pointer: str, _depth: int) -> str:
         text = str.__str__(value)
         if "\0" in text:
-            raise self._refusal(pointer, "contains a NUL character", code="nul_character")
+            raise self._refusal(pointer, "contains a NUL character", hint="remove it", code="nul_character")
         try:
             text.encode()
         except UnicodeEncodeError:
             raise self._refusal(
-                pointer, "contains a lone surrogate, which is not valid text", code="encoding"
+                pointer,
+                "contains a lone surrogate, which is not valid text",
+                hint="replace it, for example with text.encode(errors='replace').decode()",
+                code="encoding",
             ) from None
         return text
 
     def _integer(self, value: int, pointer: str, _depth: int) -> int:
         if abs(value) >= _LARGEST_INT:
-            raise self._refusal(pointer, "is an integer with more than 4,300 digits", code="number_invalid")
+            hint = "pass the number as text"
+            raise self._refusal(pointer, "is an integer with more than 4,300 digits", hint=hint, code="number_invalid")
         return int(value)
 
     def _number(self, value: float, pointer: str, _depth: int) -> float:
         if not isfinite(value):
-            raise self._refusal(pointer, f"is {value}, which JSON cannot represent", code="number_invalid")
+            hint = "pass None, or the value as text"
+            raise self._refusal(pointer, f"is {value}, which JSON cannot represent", hint=hint, code="number_invalid")
         return float(value)
 
     def _list(self, value: list[object] | tuple[object, ...], pointer: str, depth: int) -> list[Any]:
@@ -240,7 +247,8 @@ class _PlainConverter:
 
     def _descend(self, pointer: str, depth: int) -> None:
         if depth >= MAX_PAYLOAD_DEPTH:
-            raise self._refusal(pointer, f"is nested deeper than {MAX_PAYLOAD_DEPTH}", code="json_too_deep")
+            hint = "flatten the value, or pass the inner part as text"
+            raise self._refusal(pointer, f"is nested deeper than {MAX_PAYLOAD_DEPTH}", hint=hint, code="json_too_deep")
 
     def _refusal(self, pointer: str, problem: str, *, code: str, hint: str = "") -> InvalidInput:
         return InvalidInput(

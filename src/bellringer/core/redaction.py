@@ -41,7 +41,8 @@ def check_paths(paths: object, *, pointer: str = "/redact") -> tuple[str, ...]:
     for place, path in enumerate(paths):
         if not isinstance(path, str) or len(path) > MAX_PATH_LENGTH or not _is_path(path):
             raise InvalidInput(
-                "redact: a path consists of fields and elements, such as password, card.number or items[].token",
+                f"redact: {str(path)[:40]!r} is not a path",
+                hint="a path consists of fields and elements, such as password, card.number or items[].token",
                 pointer=f"{pointer}/{place}",
                 code="path_invalid",
             )

@@ -41,7 +41,7 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 class ArchiveDamaged(BellringerError):
-    """The archive does not contain what was written to it."""
+    """The archive does not contain what was written to it. Check the storage; the runs stay in the database."""
 
     code = "archive_damaged"
 

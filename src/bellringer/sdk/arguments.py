@@ -23,12 +23,14 @@ def by_name(signature: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
         hint = "change the function so that all its arguments can be passed by name"
         message = f"{signature.task} takes a positional-only argument"
         if len(args) > len(places) and signature.rest is None:
-            message, hint = f"{signature.task} takes at most {len(places)} positional arguments", ""
+            message = f"{signature.task} takes at most {len(places)} positional arguments"
+            hint = "pass the others by name, or leave them out"
         raise InvalidInput(message, hint=hint, pointer="/args", code="too_many_arguments")
     placed = {parameter.name: value for parameter, value in zip(places, args, strict=False)}
     for name in placed.keys() & kwargs.keys():
         message = f"{signature.task} got the argument {name!r} twice"
-        raise InvalidInput(message, pointer=f"/kwargs/{name}", code="argument_twice")
+        hint = "pass it either by position or by name"
+        raise InvalidInput(message, hint=hint, pointer=f"/kwargs/{name}", code="argument_twice")
     return placed | dict(kwargs)
 
 

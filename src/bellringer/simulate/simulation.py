@@ -130,7 +130,8 @@ def _check_slots(slots: int) -> None:
 def _parse_span(start: datetime | str, end: datetime | str) -> tuple[datetime, datetime]:
     since, until = parse_time(start, what="from"), parse_time(end, what="to")
     if since >= until:
-        raise InvalidInput(f"from {since.isoformat()} to {until.isoformat()} there is no time", code="span_invalid")
+        message = f"from {since.isoformat()} to {until.isoformat()} there is no time"
+        raise InvalidInput(message, hint="the end must be after the start", code="span_invalid")
     return since, until
 
 

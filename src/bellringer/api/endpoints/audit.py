@@ -119,7 +119,7 @@ def _find_log(call: RequestContext, query: Mapping[str, str]) -> tuple[Store, in
     """Returns the store and the tenant id of the requested entries."""
     shown = query.get("installation", "false")
     if shown not in ("true", "false"):
-        raise InvalidInput("installation must be true or false", code="flag_invalid")
+        raise InvalidInput("installation must be true or false", hint="omit it for false", code="flag_invalid")
     if shown == "false":
         return call.reads, call.tenant_id
     if not call.caller.everywhere:

@@ -153,5 +153,8 @@ def _keys(ids: list[str]) -> list[RunKey]:
         try:
             keys.append(run_key(text))
         except NotFound:
-            raise InvalidInput("this is not the id of a run", pointer=f"/runs/{place}", code="run_id_invalid") from None
+            hint = "`GET /dead-letters` lists the ids; they look like run_…"
+            raise InvalidInput(
+                "this is not the id of a run", hint=hint, pointer=f"/runs/{place}", code="run_id_invalid"
+            ) from None
     return keys

@@ -300,7 +300,8 @@ async def put(call: RequestContext) -> Response:
         stored = await jobs.get(call.store, found[0], call.tenant_id) if found else None
         if stored is None:
             if expected is not None:
-                raise Refused(412, "job_missing", "If-Match is given, but there is no job of that name")
+                message = "If-Match is given, but there is no job of that name"
+                raise Refused(412, "job_missing", message, hint="send the request without If-Match to create the job")
             try:
                 return await create_job(call, await prepare_target(call, definition), 201)
             except Conflict:
@@ -310,6 +311,7 @@ async def put(call: RequestContext) -> Response:
                 412,
                 "job_exists",
                 "a job of that name exists, and If-None-Match is *",
+                hint="send the request without If-None-Match to change the job",
                 headers={"ETag": f'"{stored.revision}"'},
             )
         check_match(expected, stored.revision)

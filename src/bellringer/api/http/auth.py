@@ -103,7 +103,10 @@ class Authenticator:
         await self._count(request, operation, tenant)
         _check_role(held, operation)
         if is_change and tenant.suspended_at is not None:
-            raise Refused(403, "tenant_suspended", "the tenant is suspended, so it cannot be changed")
+            message = "the tenant is suspended, so it cannot be changed"
+            raise Refused(
+                403, "tenant_suspended", message, hint="an administrator of the installation can unsuspend it"
+            )
         return Caller(
             tenant_id=tenant.tenant_id,
             tenant=tenant.name,

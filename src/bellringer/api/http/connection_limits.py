@@ -47,11 +47,13 @@ def check_head(scope: Scope) -> None:
     if size > MAX_HEAD_BYTES:
         raise _too_large()
     if lengths > 1 and {name for name, _ in scope["headers"]} >= _LENGTH_HEADERS:
-        raise Refused(400, "request_invalid", "the length of the body is given in two ways", headers=_CLOSE)
+        message, hint = "the length of the body is given in two ways", "send either Content-Length or Transfer-Encoding"
+        raise Refused(400, "request_invalid", message, hint=hint, headers=_CLOSE)
     # RFC 9112, 3.2: exactly one; HTTP/1.0, which health checks still send, may have none.
     needed = 0 if scope.get("http_version") == "1.0" else 1
     if not needed <= len(hosts) <= 1 or not all(_HOST.fullmatch(host) for host in hosts):
-        raise Refused(400, "request_invalid", "a request needs exactly one valid Host header", headers=_CLOSE)
+        message, hint = "a request needs exactly one valid Host header", "check the client and the proxies in between"
+        raise Refused(400, "request_invalid", message, hint=hint, headers=_CLOSE)
 
 
 class ConnectionLimits(asyncio.Protocol):
@@ -163,12 +165,14 @@ class ConnectionLimits(asyncio.Protocol):
 
     def send_400_response(self, _message: str) -> None:
         """Replaces uvicorn's plain-text response to malformed requests."""
-        self._refuse(Refused(400, "request_invalid", "the request is not valid HTTP"))
+        hint = "check that the client speaks HTTP/1.1 without TLS to this port"
+        self._refuse(Refused(400, "request_invalid", "the request is not valid HTTP", hint=hint))
 
     def _give_up(self) -> None:
         self._timer = None
         if self._read:
-            self._refuse(Refused(408, "head_timeout", "the request head did not arrive in time"))
+            hint = "send the whole head at once; retry if the network was slow"
+            self._refuse(Refused(408, "head_timeout", "the request head did not arrive in time", hint=hint))
         else:
             self.transport.close()
 
@@ -223,7 +227,11 @@ def _counted_address(peer: Any, proxies: Sequence[IPv4Network | IPv6Network]) ->
 
 def _too_large() -> Refused:
     return Refused(
-        431, "headers_too_large", f"the request head is larger than {MAX_HEAD_BYTES:,} bytes", headers=_CLOSE
+        431,
+        "headers_too_large",
+        f"the request head is larger than {MAX_HEAD_BYTES:,} bytes",
+        hint="send fewer or shorter headers; large filters fit in a body",
+        headers=_CLOSE,
     )
 
 

@@ -89,7 +89,8 @@ def _render_server_error(error: Exception, request_id: str) -> tuple[Problem, Ma
     if is_expected(error):
         detail, hint = "the database did not respond in time", "try again in a moment"
         return _problem_without_detail(503, "unavailable", detail, request_id, hint), {"Retry-After": RETRY_AFTER}
-    return _problem_without_detail(500, "internal", "an internal error occurred", request_id), {}
+    detail, hint = "an internal error occurred", "the server's log has the cause under this request_id"
+    return _problem_without_detail(500, "internal", detail, request_id, hint), {}
 
 
 def _render_quota(error: QuotaExceeded, request_id: str) -> tuple[Problem, Mapping[str, str]]:

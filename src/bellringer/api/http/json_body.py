@@ -55,7 +55,7 @@ async def read_document(
     check_media(request.headers.get("content-type", ""), media)
     document = await parse_body(data)
     if not isinstance(document, dict):
-        raise Refused(400, "body_not_object", "the body must be a JSON object")
+        raise Refused(400, "body_not_object", "the body must be a JSON object", hint="send {} for an empty body")
     return document
 
 
@@ -73,7 +73,8 @@ async def read_bytes(request: Request, timeout: asyncio.Timeout, limit: int = LI
             async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
                 kept = request.scope[_BODY_KEY] = await _receive(request, limit)
         except TimeoutError:
-            raise Refused(408, "body_timeout", "the body did not arrive in time", headers=_CLOSE) from None
+            hint = "send the body without pauses; retry if the network was slow"
+            raise Refused(408, "body_timeout", "the body did not arrive in time", hint=hint, headers=_CLOSE) from None
         extend(timeout)
     return kept
 
@@ -86,7 +87,8 @@ async def _receive(request: Request, limit: int) -> bytes:
     while True:
         message = await request.receive()
         if message["type"] == "http.disconnect":
-            raise Refused(400, "body_incomplete", "the connection closed before the body was complete", headers=_CLOSE)
+            message, hint = "the connection closed before the body was complete", "send the request again"
+            raise Refused(400, "body_incomplete", message, hint=hint, headers=_CLOSE)
         chunks += message.get("body", b"")
         if len(chunks) > limit:
             raise _too_large(limit)
@@ -95,7 +97,8 @@ async def _receive(request: Request, limit: int) -> bytes:
 
 
 def _too_large(limit: int) -> Refused:
-    return Refused(413, "body_too_large", f"the body is larger than {limit:,} bytes", headers=_CLOSE)
+    hint = "send fewer items at a time, or a reference to the data"
+    return Refused(413, "body_too_large", f"the body is larger than {limit:,} bytes", hint=hint, headers=_CLOSE)
 
 
 def check_media(content_type: str, media: tuple[str, ...]) -> str:
@@ -111,13 +114,14 @@ def parse(data: bytes) -> Any:
     """Parses JSON, and raises Refused or InvalidInput for values that a later step or the database cannot handle."""
     # A large body of nothing but brackets and commas would take seconds to parse. Each value takes two bytes or more.
     if len(data) > 2 * MAX_VALUES and len(data.translate(None, _ALL_BUT_SEPARATORS)) > MAX_VALUES:
-        raise Refused(400, "json_too_many", f"the JSON has more than {MAX_VALUES:,} values")
+        hint = "send fewer items at a time"
+        raise Refused(400, "json_too_many", f"the JSON has more than {MAX_VALUES:,} values", hint=hint)
     if b"\0" in data:
-        raise Refused(400, "encoding", "the body holds a NUL byte")
+        raise Refused(400, "encoding", "the body holds a NUL byte", hint="send JSON in UTF-8 without NUL bytes")
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        raise Refused(400, "encoding", "the body is not valid UTF-8") from None
+        raise Refused(400, "encoding", "the body is not valid UTF-8", hint="send JSON in UTF-8") from None
     if _is_too_deep(data):
         raise _too_deep()
     try:
@@ -127,7 +131,11 @@ def parse(data: bytes) -> Any:
     except RecursionError:
         raise _too_deep() from None
     except json.JSONDecodeError as error:
-        raise Refused(400, "json_invalid", f"the body is not JSON: {error.msg} at character {error.pos}") from None
+        message, hint = (
+            f"the body is not JSON: {error.msg} at character {error.pos}",
+            "check the quotes, commas and brackets",
+        )
+        raise Refused(400, "json_invalid", message, hint=hint) from None
     if _SUSPICIOUS_ESCAPE.search(text):
         _check_text(value, "")
     return value
@@ -150,7 +158,8 @@ def _is_too_deep(data: bytes) -> bool:
 
 
 def _too_deep() -> Refused:
-    return Refused(400, "json_too_deep", f"the JSON is nested deeper than {MAX_PAYLOAD_DEPTH}")
+    hint = "flatten the document, or send the inner part as text"
+    return Refused(400, "json_too_deep", f"the JSON is nested deeper than {MAX_PAYLOAD_DEPTH}", hint=hint)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -158,18 +167,20 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) < len(pairs):
         seen: set[str] = set()
         duplicate = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise Refused(400, "duplicate_key", f"the key {duplicate[:40]!r} occurs twice in one object")
+        message = f"the key {duplicate[:40]!r} occurs twice in one object"
+        raise Refused(400, "duplicate_key", message, hint="remove one of them")
     return value
 
 
 def _constant(name: str) -> NoReturn:
-    raise Refused(400, "number_invalid", f"{name} is not a JSON number")
+    raise Refused(400, "number_invalid", f"{name} is not a JSON number", hint="send null, or the number as text")
 
 
 def _float(text: str) -> float:
     value = float(text)
     if not isfinite(value):
-        raise Refused(400, "number_invalid", f"the number {text[:40]} is too large")
+        message = f"the number {text[:40]} is too large"
+        raise Refused(400, "number_invalid", message, hint="send the number as text")
     return value
 
 
