@@ -3,43 +3,74 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from tools.reference.markdown import SOURCE, page, table
 
-INTRODUCTION = (
+INTRODUCTION: Final = (
     "Tables and functions of the schema `bellringer`. They are internal: read them to understand the system or to"
     " debug, and use the API, the CLI or the SDK to change data."
 )
-_COMMENTED = r"(?P<comment>(?:^--[^\n]*\n)*)"
-TABLE = re.compile(_COMMENTED + r"create table (?:if not exists )?(?:bellringer\.)?(?P<name>\w+)", re.MULTILINE)
-FUNCTION = re.compile(
-    _COMMENTED + r"create or replace function (?:bellringer\.)?(?P<name>\w+)\s*\((?P<parameters>[^$]*?)\)\s*returns",
-    re.MULTILINE | re.IGNORECASE,
+FUNCTIONS: Final = SOURCE / "store" / "functions"
+_COMMENTED: Final = r"^(?P<comment>(?:--[^\n]*\n)*)"
+_NAMED: Final = r"create or replace function (?:bellringer\.)?(?P<name>\w+)\s*\((?P<parameters>[^$]*?)\)\s*returns"
+TABLE: Final = re.compile(_COMMENTED + r"create table (?:if not exists )?(?:bellringer\.)?(?P<name>\w+) ", re.MULTILINE)
+FUNCTION: Final = re.compile(
+    _COMMENTED + r"(?:do \$\$\nbegin\n  execute format\('(?=.*%L))?" + _NAMED, re.MULTILINE | re.IGNORECASE
 )
+DESCRIBED: Final = re.compile(r"^\s+\('(?P<name>\w+)', '(?P<comment>[^']*)'\)", re.MULTILINE)
+
+
+class SqlObject(NamedTuple):
+    """A table or a function, with the comment above it."""
+
+    name: str
+    comment: str
+    file: Path
 
 
 def render_database() -> str:
     """Returns the page with all tables, and functions by folder."""
-    folders = sorted({file.parent for file in (SOURCE / "store" / "functions").rglob("*.sql")})
+    folders = sorted({file.parent for file in FUNCTIONS.rglob("*.sql")})
     return page("Tables and SQL functions", INTRODUCTION, _tables(), *(_functions(folder) for folder in folders))
 
 
-def _tables() -> str:
-    rows = []
+def tables() -> Iterator[SqlObject]:
+    """Yields all tables; a description that `table_comments.sql` writes comes before the comment of the migration."""
+    file = FUNCTIONS / "applied_last" / "table_comments.sql"
+    described = {found["name"]: found["comment"] for found in DESCRIBED.finditer(file.read_text())}
     for file in sorted((SOURCE / "store" / "schema").glob("*.sql")):
-        text = file.read_text()
-        rows += [(f"`{found['name']}`", _comment(found["comment"]), file.name) for found in TABLE.finditer(text)]
+        for found in TABLE.finditer(file.read_text()):
+            text = f"{described.get(found['name'], '')} {_comment(found['comment'])}".strip()
+            yield SqlObject(found["name"], text, file)
+
+
+def functions() -> Iterator[SqlObject]:
+    """Yields all functions with the names of their parameters."""
+    for file in sorted(FUNCTIONS.rglob("*.sql")):
+        for found in FUNCTION.finditer(file.read_text()):
+            names = ", ".join(_parameters(found["parameters"]))
+            yield SqlObject(f"{found['name']}({names})", _comment(found["comment"]), file)
+
+
+def _tables() -> str:
+    rows = [(f"`{found.name}`", found.comment, found.file.name) for found in tables()]
     return "## Tables\n\n" + table(("table", "content", "created by"), rows)
 
 
 def _functions(folder: Path) -> str:
-    rows = []
-    for file in sorted(folder.glob("*.sql")):
-        for found in FUNCTION.finditer(file.read_text()):
-            names = re.findall(r"\b(p_\w+)", re.sub(r"default [^,]*", "", found["parameters"], flags=re.IGNORECASE))
-            rows.append((f"`{found['name']}({', '.join(names)})`", _comment(found["comment"]), file.name))
+    rows = [(f"`{found.name}`", found.comment, found.file.name) for found in functions() if found.file.parent == folder]
+    if not rows:
+        return ""
     return f"## Functions: {folder.name.replace('_', ' ')}\n\n" + table(("function", "guarantee", "file"), rows)
+
+
+def _parameters(text: str) -> list[str]:
+    """Returns the names of the parameters: the first word of each part, before its type."""
+    parts = re.sub(r"\([^()]*\)|default [^,]*", "", text, flags=re.IGNORECASE).split(",")
+    return [words[0] for part in parts if len(words := part.split()) > 1]
 
 
 def _comment(text: str) -> str:

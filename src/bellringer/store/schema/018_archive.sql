@@ -26,6 +26,7 @@ create table archive_batches (
 );
 create index archive_batches_open on archive_batches (batch_id) where state <> 'dropped';
 
+-- The objects of each batch, with their digests.
 create table archive_parts (
   batch_id  bigint not null references archive_batches,
   part      integer not null,

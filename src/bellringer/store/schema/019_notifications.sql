@@ -3,6 +3,7 @@
 -- See docs/decisions/029-notifications.md.
 set local search_path to bellringer;
 
+-- Where notifications go: a chat, a pager, a mailbox or a webhook.
 create table notification_channels (
   channel_id bigint generated always as identity primary key,
   tenant_id  integer not null references tenants,
@@ -131,6 +132,7 @@ create table checkins (
 );
 create index checkins_deadline on checkins (deadline_at) where deadline_at is not null;
 
+-- The calls that check-ins received.
 create table checkin_pings (
   ping_id    bigint generated always as identity primary key,
   tenant_id  integer not null,

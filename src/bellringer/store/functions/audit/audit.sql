@@ -3,6 +3,7 @@
 create or replace function seal_document(job jobs) returns text language sql stable as
 $$ select bellringer.terms_of(job)::text || job.spec::text || job.schedules::text || job.catchup::text $$;
 
+-- The same text from the JSON of a stored revision.
 create or replace function seal_document(d jsonb) returns text language sql stable as
 $$ select (d - array['spec', 'schedules', 'catchup'])::text || (d -> 'spec')::text || (d -> 'schedules')::text
   || (d -> 'catchup')::text $$;

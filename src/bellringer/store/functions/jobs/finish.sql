@@ -145,6 +145,7 @@ begin
   deleted := cardinality(ids);
 end $$;
 
+-- Whether a job is done, is to be deleted then, and has no unfinished work and no dead letter.
 create or replace function can_be_deleted(j jobs) returns boolean language sql stable
   set search_path = bellringer, pg_temp as $$
   select j.done_at is not null and j.deleted_at is null and j.paused_at is null and j.after_completion = 'delete'

@@ -11,14 +11,17 @@ create or replace function misfire_number(p_misfire text) returns smallint langu
                         when 'fire_all' then MISFIRE_FIRE_ALL end::smallint
 $$;
 
+-- The number of an overlap policy in members.
 create or replace function overlap_number(p_overlap text) returns smallint language sql immutable parallel safe as $$
   select case p_overlap when 'allow' then OVERLAP_ALLOW when 'skip' then OVERLAP_SKIP when 'queue' then OVERLAP_QUEUE
                         when 'collapse' then OVERLAP_COLLAPSE when 'replace' then OVERLAP_REPLACE end::smallint
 $$;
 
+-- An interval in whole milliseconds.
 create or replace function milliseconds(p_length interval) returns integer language sql immutable parallel safe as
 $$ select (extract(epoch from p_length) * 1000)::integer $$;
 
+-- The batches of a bulk request, from JSON: common columns, and the jobs that have them.
 create or replace function job_batches(p_jobs jsonb) returns job_batch[]
 language sql stable set search_path = bellringer, pg_temp as $$
   select array_agg(row(jsonb_populate_record(null::jobs, batch), batch -> 'jobs', (batch ->> 'expected')::integer,
@@ -26,6 +29,7 @@ language sql stable set search_path = bellringer, pg_temp as $$
   from jsonb_array_elements(p_jobs) batch
 $$;
 
+-- The jobs of a batch, from JSON.
 create or replace function batch_jobs(p_jobs jsonb)
 returns table (job_id uuid, shard smallint, name text, spec jsonb) language sql stable as $$
   select (job ->> 0)::uuid, (job ->> 1)::smallint, job ->> 2, job -> 3 from jsonb_array_elements(p_jobs) job

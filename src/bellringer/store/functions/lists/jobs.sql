@@ -38,6 +38,7 @@ create or replace function in_trouble(
   order by job_id limit p_most
 $$;
 
+-- A page of the jobs of a tenant in one state, in the order of their ids.
 create or replace function jobs_by_id(
   p_tenant integer, p_state text, p_after uuid, p_most bigint) returns setof jobs language sql stable as $$
   (select * from bellringer.jobs job

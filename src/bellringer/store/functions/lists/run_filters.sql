@@ -9,15 +9,18 @@ begin
   return jsonb_populate_record(null::run_filter, p_filter);
 end $$;
 
+-- The id of a task; -1, which matches no row, if there is no task of that name; null for null.
 create or replace function task_id_of(p_name text) returns integer language sql stable
   set search_path = bellringer, pg_temp as
 $$ select coalesce((select task_id from tasks where name = p_name), case when p_name is not null then -1 end) $$;
 
+-- The id of a pool; -1, which matches no row, if there is no pool of that name; null for null.
 create or replace function pool_id_of(p_name text) returns smallint language sql stable
   set search_path = bellringer, pg_temp as $$
   select coalesce((select pool_id from pools where name = p_name), case when p_name is not null then -1::smallint end)
 $$;
 
+-- The state of a run that has a queue row.
 create or replace function queue_state(queued queue) returns text language sql immutable parallel safe as $$
   select case when queued.worker_id is not null or queued.blocked & OPEN_WORKFLOW = OPEN_WORKFLOW then 'running'
               when queued.blocked & NOT_CLAIMABLE <> 0 then 'blocked'

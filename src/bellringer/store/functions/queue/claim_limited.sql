@@ -63,6 +63,7 @@ begin
   order by key.place, tenant.place;
 end $$;
 
+-- Tenants that have ready runs with a limit in a pool, and their place in the rotation.
 create or replace function tenants_with_limited_runs(p_pool smallint) returns table (tenant_id integer, place integer)
 language plpgsql volatile as $$
 #variable_conflict use_column
@@ -97,6 +98,7 @@ begin
   select walk.tenant_id, walk.place from walk;
 end $$;
 
+-- The first p_most limits of which a tenant has ready runs in a pool, and their place in the rotation.
 create or replace function limit_keys_of_tenant(p_pool smallint, p_tenant integer, p_most integer)
 returns table (key_id integer, place integer) language plpgsql volatile as $$
 #variable_conflict use_column

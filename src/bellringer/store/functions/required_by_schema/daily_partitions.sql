@@ -1,9 +1,11 @@
 -- Runs, attempts and logs have one partition a day. A partition is created and then attached, because attaching does
 -- not block readers and writers of the other days.
 
+-- The day, in UTC, in whose partition a row of this time is.
 create or replace function day_of(p_at timestamptz) returns date language sql immutable parallel safe as
 $$ select (p_at at time zone 'UTC')::date $$;
 
+-- The first instant of a day in UTC.
 create or replace function start_of(p_day date) returns timestamptz language sql immutable parallel safe as
 $$ select p_day::timestamp at time zone 'UTC' $$;
 

@@ -75,6 +75,7 @@ begin
   return made;
 end $$;
 
+-- Advances a sequence by p_gap, so that numbers which were given out before the restore are not given again.
 create or replace function skip_numbers(p_sequence text, p_gap bigint) returns void language plpgsql
   set search_path = bellringer, pg_temp as $$
 begin

@@ -11,6 +11,7 @@ begin
   return array(select unnest(p_shards) except select unnest(held));
 end $$;
 
+-- Takes the advisory locks of these shards exclusively, in ascending order, until the transaction ends.
 create or replace function lock_shards(p_shards smallint[]) returns void
 language plpgsql set search_path = bellringer, pg_temp as $$
 declare s smallint;

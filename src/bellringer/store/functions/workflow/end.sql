@@ -26,6 +26,7 @@ begin
           p_flow.tenant_id, outcome_of(p_state), p_state, p_error, p_result);
 end $$;
 
+-- The outcome of the attempt that ends a run in this state.
 create or replace function outcome_of(p_state run_state) returns outcome language sql immutable parallel safe as $$
   select case p_state when 'succeeded' then 'ok' when 'dead' then 'failed' else 'cancelled' end::bellringer.outcome
 $$;
@@ -177,6 +178,7 @@ begin
   return true;
 end $$;
 
+-- The error of a workflow run that failed: what stopped it, or the names of its failed nodes.
 create or replace function workflow_error(p_flow flows, p_failed_names text[]) returns jsonb
 language plpgsql immutable as $$
 declare

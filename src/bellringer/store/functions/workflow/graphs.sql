@@ -1,3 +1,4 @@
+-- The id of the flow of a workflow run, computed from the key of the run.
 create or replace function flow_of(p_job uuid, p_at timestamptz, p_slot bigint) returns uuid
 language sql immutable parallel safe as
 $$ select md5(p_job || ' ' || (extract(epoch from p_at) * 1000000)::bigint || ' ' || p_slot)::uuid $$;

@@ -1,3 +1,4 @@
+-- The nodes of a graph version, in the order of their numbers.
 create or replace function nodes_of_graph(p_tenant integer, p_graph integer)
 returns table (node integer, name text, kind text, task text, pool text, is_map boolean, most integer,
                max_concurrent integer, rule text, undoes integer, signal text)
@@ -15,6 +16,7 @@ begin
   order by graph_node.node;
 end $$;
 
+-- The edges of a graph version.
 create or replace function edges_of_graph(p_tenant integer, p_graph integer)
 returns table (parent integer, child integer, equals jsonb)
 language plpgsql stable security definer set search_path = bellringer, pg_temp as $$

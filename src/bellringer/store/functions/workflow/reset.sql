@@ -253,6 +253,7 @@ begin
   return null;
 end $$;
 
+-- The numbers of the nodes with these names; for an element of a map, with its place.
 create or replace function nodes_named(flow flows, p_names text[], p_places integer[]) returns integer[]
 language sql stable as $$
   select array(

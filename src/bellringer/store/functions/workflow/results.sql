@@ -40,6 +40,7 @@ begin
   return 'run_' || signs;
 end $$;
 
+-- The value that a reference of the graph stands for: an element, a result, a parameter, or a time of the run.
 create or replace function value_of(p_flow flows, p_ref jsonb, p_item jsonb, p_place integer) returns jsonb
 language plpgsql stable as $$
 declare v jsonb;
