@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import pkgutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 
+import bellringer
 from bellringer import telemetry
-from bellringer.api.endpoints import metrics as api_metrics
 from bellringer.core.loop_progress import LoopCollector
 from bellringer.supervise.role_processes import ProcessPlan, RoleProcesses, WorkerCollector
 from tools.reference.markdown import SOURCE, code, page, table
@@ -27,6 +29,7 @@ ROLES_BY_PATH: Final[Mapping[str, tuple[str, ...]]] = {
     "api": ("server",),
     "backends/kafka": ("worker",),
     "backends/redis": ("server", "scheduler"),
+    "store/replica.py": ("server",),
     "engine": ("scheduler",),
     "engine/settle.py": ("worker", "scheduler"),  # the scheduler settles attempts of lost workers
     "scheduler": ("scheduler",),
@@ -64,13 +67,10 @@ def render_metrics() -> str:
 
 def read_rows() -> Iterator[MetricRow]:
     """Reads all metrics that the processes declare."""
-    users = _users_by_constant()
-    for constant, metric in vars(telemetry).items():
-        if isinstance(metric, Counter | Gauge | Histogram):
-            yield _declared(metric, _roles(users[constant]))
-    for metric in vars(api_metrics).values():
-        if isinstance(metric, Counter | Gauge | Histogram) and metric not in vars(telemetry).values():
-            yield _declared(metric, ("server",))
+    for metric, (module, constant) in registered_metrics().items():
+        path = module.removeprefix("bellringer.").replace(".", "/") + ".py"
+        users = _importers(module, constant) | ({path} if module != telemetry.__name__ else set())
+        yield _declared(metric, _roles(users))
     for gauge in LoopCollector().describe():
         yield _collected(gauge, ("role", "loop"), ALL_ROLES)
     plan = ProcessPlan(role="worker", processes=1, arguments=[], environment={}, grace_seconds=0)
@@ -78,6 +78,20 @@ def read_rows() -> Iterator[MetricRow]:
         for family in WorkerCollector(RoleProcesses(plan), Path(folder)).collect():
             if family.name.startswith("bellringer_"):
                 yield _collected(family, (), ("worker --procs",))
+
+
+@cache
+def registered_metrics() -> Mapping[MetricWrapperBase, tuple[str, str]]:
+    """Returns the metrics of all modules, with the module and the constant that hold each."""
+    found: dict[MetricWrapperBase, tuple[str, str]] = {}
+    for info in pkgutil.walk_packages(bellringer.__path__, "bellringer."):
+        if info.name.endswith("__main__"):
+            continue
+        for constant, value in vars(importlib.import_module(info.name)).items():
+            is_here = isinstance(value, MetricWrapperBase) and constant in _constants_of(info.name)
+            if is_here and value._name.startswith("bellringer_"):  # noqa: SLF001 - it has no public accessor
+                found[value] = (info.name, constant)
+    return found
 
 
 def _declared(metric: MetricWrapperBase, roles: tuple[str, ...]) -> MetricRow:
@@ -90,14 +104,29 @@ def _collected(family: Metric, labels: tuple[str, ...], roles: tuple[str, ...]) 
     return MetricRow(name, family.type, labels, roles, family.documentation)
 
 
-def _users_by_constant() -> dict[str, set[str]]:
-    """Returns the modules that import each constant of `telemetry`, as paths below the package."""
-    users: defaultdict[str, set[str]] = defaultdict(set)
+@cache
+def _constants_of(module: str) -> set[str]:
+    """Returns the names that a module assigns, without those that it imports."""
+    file = SOURCE / Path(*module.split(".")[1:])
+    text = (file / "__init__.py" if file.is_dir() else file.with_suffix(".py")).read_text(encoding="utf-8")
+    assigned = (node for node in ast.parse(text).body if isinstance(node, ast.Assign | ast.AnnAssign))
+    targets = (t for n in assigned for t in (n.targets if isinstance(n, ast.Assign) else [n.target]))
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def _importers(module: str, constant: str) -> set[str]:
+    """Returns the modules that import a constant, as paths below the package."""
+    return _importers_by_name()[module, constant]
+
+
+@cache
+def _importers_by_name() -> Mapping[tuple[str, str], set[str]]:
+    users: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module == "bellringer.telemetry":
+            if isinstance(node, ast.ImportFrom) and node.module:
                 for imported in node.names:
-                    users[imported.name].add(path.relative_to(SOURCE).as_posix())
+                    users[node.module, imported.name].add(path.relative_to(SOURCE).as_posix())
     return users
 
 

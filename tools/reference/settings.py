@@ -23,7 +23,7 @@ def render_settings() -> str:
     """Returns the page with one row per setting."""
     comments = setting_comments()
     rows = [
-        (code(field.name), code(_default(field.default)), _secret(field.name) + comments[field.name])
+        (code(field.name), code(_default(field.default)) or "–", _secret(field.name) + comments[field.name])
         for field in msgspec.structs.fields(Config)
     ]
     return page("Settings", INTRODUCTION, table(("setting", "default", "meaning"), rows))

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+import re
+
 import click
 import pytest
+from prometheus_client import REGISTRY
 from tools.reference.command_line import walk
-from tools.reference.error_codes import raised_errors
+from tools.reference.error_codes import complete_examples, raised_errors
 from tools.reference.events import event_meanings
-from tools.reference.pages import FOLDER, outdated
+from tools.reference.pages import FOLDER, PAGES, outdated
 from tools.reference.settings import setting_comments
 
+import bellringer
 from bellringer.cli import cli
+from bellringer.store.connection_pool import Store
+
+TABLES = """
+select c.relname as name from pg_class c
+where c.relnamespace = 'bellringer'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
+"""
+FUNCTIONS = """
+select distinct p.proname as name from pg_proc p
+where p.pronamespace = 'bellringer'::regnamespace
+  and not exists (
+    select 1 from pg_depend d where d.objid = p.oid and d.classid = 'pg_proc'::regclass and d.deptype = 'e')
+"""
 
 
 def test_all_pages_are_current() -> None:
@@ -36,8 +54,40 @@ def test_every_command_has_a_section_and_every_option_a_meaning() -> None:
     ] == []
 
 
-def test_every_error_code_is_listed() -> None:
+def test_every_error_code_is_listed_with_a_message_and_a_remedy() -> None:
     page = (FOLDER / "errors.md").read_text()
     codes = {error.code for error in raised_errors()}
-    assert len(codes) > 50
+    assert len(codes) > 100
     assert {code for code in codes if f"| `{code}` |" not in page} == set()
+    silent = [e for e in complete_examples().values() if not (e.message.strip("… ") and e.hint.strip("… "))]
+    assert silent == [], "give the error a hint where it is raised"
+
+
+def test_every_metric_of_the_registry_is_listed_and_no_other() -> None:
+    for module in pkgutil.walk_packages(bellringer.__path__, "bellringer."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    registered = {
+        f"{family.name}_total" if family.type == "counter" else family.name
+        for family in REGISTRY.collect()
+        if family.name.startswith("bellringer_")
+    }
+    rows = re.findall(
+        r"^\| `(bellringer_\w+)` \|.*\| ([^|]+) \| [^|]+ \|$", (FOLDER / "metrics.md").read_text(), re.MULTILINE
+    )
+    assert len(registered) > 50
+    assert {name for name, role in rows if role != "worker --procs"} == registered
+
+
+@pytest.mark.parametrize("query", [TABLES, FUNCTIONS], ids=["tables", "functions"])
+async def test_every_table_and_function_of_a_database_is_listed(store: Store, query: str) -> None:
+    page = (FOLDER / "database.md").read_text()
+    names = [row["name"] for row in await store.pool.fetch(query)]
+    assert len(names) > 50
+    assert [name for name in names if not re.search(rf"^\| `{name}[(`]", page, re.MULTILINE)] == []
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_no_cell_is_empty(name: str) -> None:
+    lines = (FOLDER / name).read_text().splitlines()
+    assert [line for line in lines if line.startswith("|") and re.search(r"(?<!\\)\|\s*(?<!\\)\|", line)] == []
