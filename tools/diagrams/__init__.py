@@ -1,0 +1,1 @@
+"""Draws the diagrams in docs/images: `python -m tools.diagrams`."""
