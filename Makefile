@@ -13,7 +13,7 @@ UV_FLAGS := --quiet --system-certs
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env dev services services-down check format browser postgres docs test test-stock test-pgbouncer chaos restore-drill alert-drill deploy-check image-check bench lock clean
+.PHONY: help env dev services services-down check format browser postgres docs wheel test test-stock test-pgbouncer chaos restore-drill alert-drill deploy-check image-check bench lock clean
 
 help: ## Print this help
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -67,10 +67,14 @@ postgres:
 	  $(APT_INSTALL) postgresql $$(apt-cache depends --recurse --no-suggests postgresql | grep -oE 'postgresql-[0-9]+-jit' | sort -u) >/dev/null; } || \
 	  echo "  there is no PostgreSQL with LLVM: tests on a stock server need one (Debian: apt-get install postgresql)"
 
-docs: env ## Build the documentation into .site; `bellringer dev` serves it below /guide
+docs: env ## Build the documentation into the package; `bellringer dev` serves it below /guide
 	@$(BIN)/python -m tools.reference
+	@$(BIN)/python -m tools.diagrams
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "  built .site: open it with \`make dev\` on http://127.0.0.1:8700/guide/"
+	@echo "  built the guide: open it with \`make dev\` on http://127.0.0.1:8700/guide/"
+
+wheel: docs ## Build the wheel with the documentation into dist
+	@$(BIN)/python -m hatchling build --target wheel
 
 PYTEST := $(BIN)/pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 test: check browser postgres ## Run every check and every test, in three processes, because most tests wait (JOBS= overrides)

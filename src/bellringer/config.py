@@ -125,7 +125,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     trusted_proxies: tuple[str, ...] = ()  # addresses or networks whose X-Forwarded-* headers are used
     connections_per_address: int = 512  # maximum open connections; does not apply to trusted proxies
     idempotency_keys: int = 250_000  # stored responses of 4 KiB per tenant; ten times as many for all tenants
-    docs_site: str | None = None  # folder of the built documentation, which the API serves below /guide
+    docs_site: str | None = None  # folder of the documentation for /guide, or packaged: that of this installation
     public_url: str | None = None  # address of the console and of check-in URLs, such as https://bell.example.com
     smtp_url: str | None = None  # smtp://user:password@host:587?starttls=required, or smtps://
     smtp_from: str | None = None  # sender of e-mails, such as Bellringer <bell@example.com>

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
@@ -189,7 +188,7 @@ async def _create_api(
         egress=egress,
         cache=cache,
         console=Console(),
-        guide=DocsSite(Path(config.docs_site)) if config.docs_site else None,
+        guide=DocsSite(config.docs_site) if config.docs_site else None,
         queue_depths=broker.queue_depths() if broker else None,
         settings=[Setting(**setting._asdict()) for setting in settings],
         unknown_tasks=config.unknown_tasks,

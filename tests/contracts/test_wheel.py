@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -49,6 +50,19 @@ def test_the_benchmarks_that_size_a_machine_are_in_the_wheel(wheel_files: list[s
     names = ("api", "drain", "dispatch", "herd", "workflow", "simulated_day", "commands")
     assert {f"bellringer/bench/{name}.py" for name in names} <= set(wheel_files)
     assert "bellringer/bench/load.sql" in wheel_files
+
+
+def test_a_wheel_that_is_built_after_the_guide_has_the_guide(tmp_path: Path) -> None:
+    ignored = shutil.ignore_patterns("__pycache__", "guide")
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=ignored)
+    for name in ("pyproject.toml", "README.md", "LICENSE", ".gitignore"):
+        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "src/bellringer/console/guide").mkdir()
+    (tmp_path / "src/bellringer/console/guide/index.html").write_text("the guide")
+    subprocess.run([sys.executable, "-m", "hatchling", "build", "-t", "wheel"], cwd=tmp_path, check=True)
+    [found] = (tmp_path / "dist").glob("*.whl")
+    with zipfile.ZipFile(found) as archive:
+        assert archive.read("bellringer/console/guide/index.html") == b"the guide"
 
 
 def test_the_wheel_installs_into_an_empty_environment(wheel: Path, tmp_path: Path) -> None:

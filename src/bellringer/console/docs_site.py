@@ -1,4 +1,4 @@
-"""Serves the built documentation, which `make docs` writes, below /guide."""
+"""Serves the built documentation, which `make docs` writes into this package, below /guide."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from starlette.types import Message, Receive, Scope, Send
 from bellringer.errors import ConfigError
 
 PATH: Final = "/guide"
+PACKAGED: Final = "packaged"  # the value of the setting docs_site for the guide of this installation
+PACKAGED_FOLDER: Final = Path(__file__).parent / "guide"
 # The pages of the site generator contain inline scripts and styles. They come from this folder only.
 _SECURITY_HEADERS: Final = {
     "Content-Security-Policy": (
@@ -28,9 +30,11 @@ _SECURITY_HEADERS: Final = {
 class DocsSite:
     """ASGI application for all paths below /guide: the files of one folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, site: str | Path) -> None:
+        folder = PACKAGED_FOLDER if site == PACKAGED else Path(site)
         if not (folder / "index.html").is_file():
-            raise ConfigError(f"docs_site: {folder} has no index.html", hint="build the documentation with `make docs`")
+            where = "this installation has no guide" if site == PACKAGED else f"{folder} has no index.html"
+            raise ConfigError(f"docs_site: {where}", hint="build the documentation with `make docs`")
         self._files = StaticFiles(directory=folder, html=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

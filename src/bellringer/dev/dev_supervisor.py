@@ -27,7 +27,7 @@ from bellringer.supervise.process_group import (
     is_ready,
 )
 
-DOCS_SITE: Final = ".site"  # written by `make docs`
+GUIDE: Final = Path(__file__).parents[1] / "console" / "guide"  # written by `make docs`, and part of the wheel
 SET_BY_DEV: Final = "BELLRINGER_SET_BY_DEV"  # read by `config.describe_settings`
 DEV_GRACE: Final = "5s"
 QUIET_OPTIONS: Final = ("--with-parent", "--log", "text", "--log-level", "warning")
@@ -112,13 +112,15 @@ class DevSupervisor:
             )
             self._family.add(worker)
             self._family.wait(worker.name, lambda: worker.was_ready)
-        if (Path(DOCS_SITE) / "index.html").is_file():
-            environment.setdefault("BELLRINGER_DOCS_SITE", str(Path(DOCS_SITE).resolve()))
+        if (GUIDE / "index.html").is_file():
+            environment.setdefault("BELLRINGER_DOCS_SITE", "packaged")
         self._start_server(environment)
         print_line(f"  {self._paint('✓', '✓')} ready on {self._paint(plan.url, 'bold')}   Ctrl-C stops it")
         print_line(f"  console on {plan.url}/console/")
         if "BELLRINGER_DOCS_SITE" in environment:
             print_line(f"  documentation on {plan.url}/guide/")
+        else:
+            print_line("  no documentation in this installation: run `make docs` in a checkout, then start again")
         if not plan.target:
             print_line("  no app was given, so nothing runs yet: try `bellringer dev app.py`, or --demo")
         print_line()

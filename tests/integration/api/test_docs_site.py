@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from bellringer.console import docs_site
 from bellringer.console.docs_site import DocsSite
 from bellringer.errors import ConfigError
 
@@ -59,6 +60,23 @@ def test_the_site_is_served_with_its_own_policy(site: Path) -> None:
     assert client.get("/guide/reference/settings.html").status_code == 200
     for outside in ("/guide/../pyproject.toml", "/guide/%2e%2e/%2e%2e/etc/passwd", "/guide/missing.html"):
         assert client.get(outside).status_code == 404
+
+
+def test_the_packaged_guide_is_served(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docs_site, "PACKAGED_FOLDER", site)
+    client = TestClient(DocsSite("packaged"), base_url="http://127.0.0.1")
+    assert client.get("/guide/reference/cron.html").status_code == 200
+
+
+def test_an_installation_without_a_guide_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docs_site, "PACKAGED_FOLDER", tmp_path / "none")
+    with pytest.raises(ConfigError, match="this installation has no guide"):
+        DocsSite("packaged")
+
+
+def test_the_site_has_no_files_that_it_does_not_use(site: Path) -> None:
+    assert [path.name for path in site.rglob("*") if path.suffix == ".map" or path.name == "lunr"] == []
+    assert sum(path.stat().st_size for path in site.rglob("*") if path.is_file()) < 12_000_000
 
 
 def test_a_folder_without_a_site_is_refused(tmp_path: Path) -> None:

@@ -87,8 +87,8 @@ async def _receive(request: Request, limit: int) -> bytes:
     while True:
         message = await request.receive()
         if message["type"] == "http.disconnect":
-            message, hint = "the connection closed before the body was complete", "send the request again"
-            raise Refused(400, "body_incomplete", message, hint=hint, headers=_CLOSE)
+            detail, hint = "the connection closed before the body was complete", "send the request again"
+            raise Refused(400, "body_incomplete", detail, hint=hint, headers=_CLOSE)
         chunks += message.get("body", b"")
         if len(chunks) > limit:
             raise _too_large(limit)
