@@ -69,7 +69,7 @@ def test_the_search_finds_a_setting_without_network(page: Page, guide: str) -> N
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_fits_on_a_phone_and_has_both_themes(name: str, page: Page, guide: str) -> None:
     for scheme in ("light", "dark"):
-        page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+        page.emulate_media(color_scheme=scheme)
         page.set_viewport_size({"width": 1280, "height": 900})
         page.goto(f"{guide}/{name}.html")
         expect(page.locator("h1").first).to_be_visible()
