@@ -12,7 +12,7 @@ from tools.reference.database import render_database
 from tools.reference.error_codes import render_errors
 from tools.reference.events import render_events
 from tools.reference.metrics import render_metrics
-from tools.reference.rest import render_rest
+from tools.reference.rest import render_objects, render_rest
 from tools.reference.sdk import render_sdk
 from tools.reference.settings import render_settings
 
@@ -24,6 +24,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "errors.md": render_errors,
     "events.md": render_events,
     "metrics.md": render_metrics,
+    "rest-objects.md": render_objects,
     "rest.md": render_rest,
     "sdk.md": render_sdk,
     "settings.md": render_settings,

@@ -13,11 +13,13 @@ from tools.reference.command_line import walk
 from tools.reference.error_codes import complete_examples, raised_errors
 from tools.reference.events import event_meanings
 from tools.reference.pages import FOLDER, PAGES, outdated
+from tools.reference.rest import specification
 from tools.reference.settings import setting_comments
 
 import bellringer
 from bellringer.cli import cli
 from bellringer.store.connection_pool import Store
+from bellringer.wire.field_meanings import FIELD_MEANINGS
 
 TABLES = """
 select c.relname as name from pg_class c
@@ -85,6 +87,20 @@ async def test_every_table_and_function_of_a_database_is_listed(store: Store, qu
     names = [row["name"] for row in await store.pool.fetch(query)]
     assert len(names) > 50
     assert [name for name in names if not re.search(rf"^\| `{name}[(`]", page, re.MULTILINE)] == []
+
+
+def test_every_field_of_a_request_and_a_response_has_a_meaning() -> None:
+    schemas = specification()["components"]["schemas"]
+    given = {f"{name}.{field}" for name, schema in schemas.items() for field in schema.get("properties", {})}
+    silent = [
+        f"{name}.{field}"
+        for name, schema in schemas.items()
+        for field, made in schema.get("properties", {}).items()
+        if not made.get("description")
+    ]
+    assert silent == [], "describe the field in bellringer/wire/field_meanings.py"
+    names = given | {one.partition(".")[2] for one in given}
+    assert [name for name in FIELD_MEANINGS if name not in names] == [], "these fields do not exist any more"
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))

@@ -9,6 +9,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect as types
 
+from bellringer.wire.field_meanings import field_meaning
+
 Schema = dict[str, Any]
 
 SCHEMA_PREFIX: Final = "#/components/schemas/"
@@ -24,6 +26,8 @@ class Schemas:
         self.components: dict[str, Schema] = {name: _clean_schema(made) for name, made in components.items()}
         for struct in _structs(types.multi_type_info(shapes)):
             self._mark_instants(struct)
+        for name, component in self.components.items():
+            _describe_fields(name, component)
 
     def of(self, shape: type[Any]) -> Schema:
         """Returns the reference to a model's schema."""
@@ -90,6 +94,12 @@ def _rename_references(value: Any) -> Any:
     return SCHEMA_PREFIX + _plain_name(value.removeprefix(SCHEMA_PREFIX)) if is_name else value
 
 
+def _describe_fields(model: str, component: Schema) -> None:
+    for field, made in component.get("properties", {}).items():
+        if meaning := field_meaning(model, field):
+            made["description"] = meaning
+
+
 def _clean_schema(component: Schema) -> Schema:
     if "description" in component:
         component["description"] = inspect.cleandoc(component["description"])
@@ -97,10 +107,11 @@ def _clean_schema(component: Schema) -> Schema:
 
 
 def _or_null(schema: Schema) -> Schema:
-    bare = {key: value for key, value in schema.items() if key != "default"}
+    bare = {key: value for key, value in schema.items() if key not in {"default", "description"}}
+    about = {key: value for key, value in schema.items() if key == "description"}
     if {"type": "null"} in bare.get("anyOf", ()):
-        return bare
-    return {"anyOf": [bare, {"type": "null"}]}
+        return bare | about
+    return {"anyOf": [bare, {"type": "null"}]} | about
 
 
 def _is_instant(schema: Schema) -> Schema:
