@@ -15,7 +15,8 @@ INTRODUCTION: Final = (
 )
 FUNCTIONS: Final = SOURCE / "store" / "functions"
 _COMMENTED: Final = r"^(?P<comment>(?:--[^\n]*\n)*)"
-_NAMED: Final = r"create or replace function (?:bellringer\.)?(?P<name>\w+)\s*\((?P<parameters>[^$]*?)\)\s*returns"
+_PARAMETERS: Final = r"(?P<parameters>(?:[^()]|\([^()]*\))*)"  # with types such as numeric(10, 2)
+_NAMED: Final = rf"create or replace function (?:bellringer\.)?(?P<name>\w+)\s*\({_PARAMETERS}\)"
 TABLE: Final = re.compile(_COMMENTED + r"create table (?:if not exists )?(?:bellringer\.)?(?P<name>\w+) ", re.MULTILINE)
 FUNCTION: Final = re.compile(
     _COMMENTED + r"(?:do \$\$\nbegin\n  execute format\('(?=.*%L))?" + _NAMED, re.MULTILINE | re.IGNORECASE
@@ -70,7 +71,8 @@ def _functions(folder: Path) -> str:
 def _parameters(text: str) -> list[str]:
     """Returns the names of the parameters: the first word of each part, before its type."""
     parts = re.sub(r"\([^()]*\)|default [^,]*", "", text, flags=re.IGNORECASE).split(",")
-    return [words[0] for part in parts if len(words := part.split()) > 1]
+    words = [part.removeprefix("variadic ").split() for part in (text.strip() for text in parts)]
+    return [named[0] for named in words if len(named) > 1 and named[0] not in {"out", "inout"}]
 
 
 def _comment(text: str) -> str:

@@ -24,6 +24,7 @@ from bellringer.wire.field_meanings import FIELD_MEANINGS
 TABLES = """
 select c.relname as name from pg_class c
 where c.relnamespace = 'bellringer'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition
+  and c.relname not in ('migrations', 'applied_functions')
 """
 FUNCTIONS = """
 select distinct p.proname as name from pg_proc p

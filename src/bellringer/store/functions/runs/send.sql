@@ -25,6 +25,7 @@ language sql set search_path = bellringer, pg_temp as $$
   from unnest(p_due) due where due <= p_now + SEND_NOTICE order by due limit 20
 $$;
 
+-- Sends one run. Returns its key, whether this call created it, and the time of the database.
 create or replace function send(
   p_tenant integer, p_id uuid, p_shard smallint, p_task integer, p_pool smallint, p_priority smallint,
   p_at timestamptz, p_delay interval, p_spec jsonb, p_key text, p_cause cause, p_repeated boolean, p_notify boolean,

@@ -1,0 +1,1 @@
+"""Takes the pictures of the console for the documentation: `python -m tools.screenshots`."""

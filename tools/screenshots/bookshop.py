@@ -1,0 +1,112 @@
+"""The app in the pictures: the jobs of a bookshop. `bellringer dev` reads it, so it imports nothing of the tools."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from bellringer import RUN_AT, App, Context, Retry, Workflow, WorkflowNode, cron, every
+
+app = App(name="bookshop")
+
+
+class CardExpired(Exception):
+    """The bank declines the card; a retry does not help."""
+
+
+@app.schedule(every("1m"), name="sync stock", tags=["warehouse"])
+@app.task(name="stock.sync", retry=3)
+async def sync_stock(ctx: Context) -> dict[str, int]:
+    """Read the stock of the warehouse."""
+    ctx.log.info("reading the stock", warehouse="Rotterdam")
+    return {"titles": 4180, "changed": 37}
+
+
+@app.schedule(cron("*/5 * * * *", tz="Europe/Amsterdam"), name="send receipts", tags=["orders"])
+@app.task(name="mail.receipts", timeout="2m")
+def send_receipts() -> int:
+    """Send the receipts of new orders."""
+    return 12
+
+
+@app.schedule(cron("*/10 * * * *", tz="Europe/Amsterdam"), name="charge subscriptions", tags=["billing"])
+@app.task(name="billing.charge", retry=Retry(delays=["1s"]))
+def charge(order: int = 1042) -> None:
+    """Charge the cards of subscribers; one of them has expired."""
+    raise CardExpired(f"order {order}: the bank declined 49.90 EUR, the card has expired")
+
+
+@app.schedule(every("2m"), name="refresh prices", tags=["catalog"])
+@app.task(name="catalog.prices")
+async def refresh_prices() -> str:
+    """Fetch the prices of publishers."""
+    await asyncio.sleep(0.2)
+    return "218 prices"
+
+
+@app.schedule(cron("30 2 * * *", tz="Europe/Amsterdam"), name="nightly report", kwargs={"days": 30}, tags=["finance"])
+@app.task(name="reports.sales", timeout="10m", retry=Retry(5, base="10s", cap="15m"))
+def nightly_report(ctx: Context, days: int) -> dict[str, Any]:
+    """Sum up the sales of the last days."""
+    ctx.log.info("summing up", days=days)
+    return {"days": days, "total": "18,204.50 EUR"}
+
+
+@app.schedule(cron("0 9 * * MON-FRI", tz="Europe/Amsterdam"), name="reorder titles", tags=["warehouse"])
+@app.task(name="stock.reorder")
+def reorder() -> int:
+    """Order titles that are almost sold out."""
+    return 9
+
+
+@app.schedule(cron("0 6 LW * *", tz="Europe/Amsterdam"), name="pay publishers", tags=["billing", "finance"])
+@app.task(name="billing.payouts")
+def payouts() -> str:
+    """Pay the publishers on the last working day of the month."""
+    return "31 payouts"
+
+
+@app.schedule(every("15m"), name="rebuild search", tags=["catalog"])
+@app.task(name="catalog.search", timeout="5m")
+async def rebuild_search(ctx: Context, titles: int = 4180) -> str:
+    """Index the titles in steps, and report the progress."""
+    for done in range(0, titles, 418):
+        await asyncio.sleep(0.5)
+        await ctx.progress(done + 418, titles, note=f"indexed {done + 418:,} of {titles:,} titles")
+        ctx.log.info("indexed", titles=done + 418)
+    return f"{titles:,} titles"
+
+
+@app.task(name="sales.extract")
+async def extract(region: str) -> list[dict[str, Any]]:
+    """List the shops of a region."""
+    await asyncio.sleep(0.3)
+    return [{"shop": f"{region}-{number}", "orders": 10 * number} for number in range(1, 6)]
+
+
+@app.task(name="sales.transform")
+async def transform(shop: dict[str, Any]) -> float:
+    """Compute the revenue of one shop."""
+    await asyncio.sleep(0.4)
+    return float(round(shop["orders"] * 19.99, 2))
+
+
+@app.task(name="sales.load")
+def load(amounts: list[float], until: str) -> str:
+    """Store the total."""
+    return f"{sum(amounts):.2f} EUR until {until[:16]}"
+
+
+@app.task(name="sales.notify")
+def notify(total: str) -> str:
+    """Tell the team."""
+    return total
+
+
+@app.schedule(cron("0 * * * *", tz="Europe/Amsterdam"))
+@app.workflow(name="hourly sales", max_parallel=3, tags=["finance"])
+def hourly_sales(wf: Workflow, region: str = "nl", until: str = RUN_AT) -> WorkflowNode:
+    """Sum up the sales of a region: one run per shop, three at a time."""
+    amounts = wf.map(transform, wf.add(extract, region))
+    total = wf.add(load, amounts, until=until)
+    return wf.add(notify, total)

@@ -1,0 +1,95 @@
+"""A past for the pictures: runs that a scheduler and workers would have recorded, always the same ones."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import asyncpg
+
+from bellringer.schedule import parse_schedule
+
+AGE: Final = timedelta(days=35)  # of the jobs
+RECENT: Final = timedelta(hours=26)
+MAX_PER_JOB: Final = 1600
+# Median seconds of a run; the others take one second.
+SECONDS: Final = {"sync stock": 0.9, "send receipts": 4.2, "nightly report": 252.0, "rebuild search": 41.0}
+FAILING: Final = "charge subscriptions"
+JOBS: Final = "select job_id, name, schedules, created_at from bellringer.jobs where deleted_at is null order by name"
+AGE_JOBS: Final = (
+    "update bellringer.jobs set created_at = created_at - $1::interval, updated_at = updated_at - $1::interval"
+)
+RUNS: Final = """
+insert into bellringer.runs (job_id, scheduled_for, slot, fired_at, token, tenant_id, task_id, revision, shard, pool_id,
+                             priority, cause, initial_state)
+select job_id, at, 0, at, 1, tenant_id, task_id, revision, shard, pool_id, priority, 'schedule', 'queued'
+from bellringer.jobs, unnest($2::timestamptz[]) at where job_id = $1
+on conflict do nothing
+"""
+ATTEMPTS: Final = """
+insert into bellringer.attempts (job_id, scheduled_for, slot, started_at, finished_at, tenant_id, revision, attempt,
+                                 outcome, ends_as, error)
+select job_id, at, 0, begun, ended, tenant_id, revision, 1, outcome::bellringer.outcome,
+       ends_as::bellringer.run_state, error
+from bellringer.jobs,
+  unnest($2::timestamptz[], $3::timestamptz[], $4::timestamptz[], $5::text[], $6::text[], $7::jsonb[])
+    as past (at, begun, ended, outcome, ends_as, error)
+where job_id = $1
+on conflict do nothing
+"""
+ERROR: Final = json.dumps(
+    {
+        "type": "CardExpired",
+        "message": "order 1042: the bank declined 49.90 EUR, the card has expired",
+        "traceback": 'Traceback (most recent call last):\n  File "bookshop.py", line 36, in charge\nCardExpired: …',
+    }
+)
+
+
+async def write_history(dsn: str) -> int:
+    """Writes the past of all jobs up to now; returns the number of runs."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        now = await connection.fetchval("select bellringer.now()")
+        written = 0
+        for job in await connection.fetch(JOBS):
+            past = list(_attempts(job["name"], job["schedules"], now))
+            if past:
+                columns = [list(column) for column in zip(*past, strict=True)]
+                await connection.execute(
+                    "select bellringer.ensure_days($1::date[])", sorted({at.date() for at in columns[0]})
+                )
+                await connection.execute(RUNS, job["job_id"], columns[0])
+                await connection.execute(ATTEMPTS, job["job_id"], *columns)
+                written += len(past)
+        await connection.execute(AGE_JOBS, AGE)
+        await connection.execute("analyze")
+        return written
+    finally:
+        await connection.close()
+
+
+def _attempts(name: str, schedules: str, now: datetime) -> Iterator[tuple[Any, ...]]:
+    """Yields occurrence, start, end, outcome, final state and error of each run of a job."""
+    chance = random.Random(name)  # noqa: S311 - the same pictures every time
+    for document in json.loads(schedules):
+        schedule = parse_schedule(document)
+        often = schedule.next_after(now) is not None and len(_occurrences(schedule, now - timedelta(hours=2), now)) > 1
+        occurrences = _occurrences(schedule, now - (RECENT if often else AGE), now - timedelta(minutes=1))
+        for at in occurrences[-MAX_PER_JOB:]:
+            hour = at.astimezone(UTC).hour
+            late = chance.lognormvariate(-4.6, 0.7) + (chance.expovariate(0.4) if chance.random() < 0.004 else 0)
+            median = SECONDS.get(name, 1.0) * (1 + 0.3 * (8 <= hour <= 17))
+            took = median * chance.lognormvariate(0, 0.25)
+            failed = chance.random() < (0.35 if name == FAILING else 0.004)
+            begun = at + timedelta(seconds=late)
+            ends_as = "dead" if failed and name == FAILING else "succeeded"
+            outcome, error = ("failed", ERROR) if ends_as == "dead" else ("ok", None)
+            yield at, begun, begun + timedelta(seconds=took), outcome, ends_as, error
+
+
+def _occurrences(schedule: Any, start: datetime, end: datetime) -> list[datetime]:
+    return list(schedule.between(start, end))
