@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from bellringer import RUN_AT, App, Context, Retry, Workflow, WorkflowNode, cron, every
+from bellringer import RUN_AT, App, Context, Retry, Workflow, cron, every
 
 app = App(name="bookshop")
 
@@ -105,7 +105,7 @@ def notify(total: str) -> str:
 
 @app.schedule(cron("0 * * * *", tz="Europe/Amsterdam"))
 @app.workflow(name="hourly sales", max_parallel=3, tags=["finance"])
-def hourly_sales(wf: Workflow, region: str = "nl", until: str = RUN_AT) -> WorkflowNode:
+def hourly_sales(wf: Workflow, region: str = "nl", until: str = RUN_AT) -> Any:
     """Sum up the sales of a region: one run per shop, three at a time."""
     amounts = wf.map(transform, wf.add(extract, region))
     total = wf.add(load, amounts, until=until)

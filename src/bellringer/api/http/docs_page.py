@@ -159,10 +159,15 @@ def _body(op: Json, document: Json) -> str:
 
 def _fields(schema: Json) -> str:
     rows = [
-        (f"<code>{escape(name)}</code>", _kind(made), _default(made, is_needed=needed))
+        (
+            f"<code>{escape(name)}</code>",
+            _kind(made),
+            _default(made, is_needed=needed),
+            _prose(made.get("description", "")),
+        )
         for name, made, needed in fields_of(schema)
     ]
-    return _table("", ("field", "is", "default"), rows)
+    return _table("", ("field", "is", "default", "means"), rows)
 
 
 def _default(schema: Json, *, is_needed: bool) -> str:
