@@ -72,6 +72,7 @@ def test_a_page_fits_on_a_phone_and_has_both_themes(name: str, page: Page, guide
         page.emulate_media(color_scheme=scheme)
         page.set_viewport_size({"width": 1280, "height": 900})
         page.goto(f"{guide}/{name}.html")
+        assert page.evaluate("getComputedStyle(document.body).colorScheme") == scheme
         expect(page.locator("h1").first).to_be_visible()
         ARTEFACTS.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=ARTEFACTS / f"guide-{name.replace('/', '-')}-{scheme}.png")

@@ -29,15 +29,17 @@ All descriptions and times on this page are computed by the schedules themselves
 GRAMMAR: Final = """\
 ```text
 expression = [ ("CRON_TZ=" | "TZ=") zone ] ( macro | fields )
-fields     = [ second ] minute hour day-of-month month day-of-week      default dialect; second with seconds=True
-           | second minute hour day-of-month month day-of-week [ year ] dialect="quartz"
-           | minute hour day-of-month month day-of-week year            dialect="aws", also as cron(…)
+fields     = unix | quartz | aws
+unix       = [ second ] minute hour day-of-month month day-of-week
+quartz     = second minute hour day-of-month month day-of-week [ year ]
+aws        = minute hour day-of-month month day-of-week year
 field      = "?" | item { "," item }
-item       = ( "*" | value | value "-" value ) [ "/" step ]
-           | "H" [ "(" value "-" value ")" ] [ "/" step ]               default dialect
-           | "L" [ "-" days ] [ "W" ] | day "W" | day "-L" [ "/" step ] day of month
-           | value "#" nth | value "L"                                  day of week
-           | "L"                                                        day of week of quartz and aws
+item       = ( "*" | value | value "-" value ) [ "/" step ] | hashed
+           | special-day | special-weekday
+hashed     = "H" [ "(" value "-" value ")" ] [ "/" step ]
+special-day     = "L" [ "-" days ] [ "W" ] | day "W"
+                | day "-L" [ "/" step ]
+special-weekday = value "#" nth | value "L" | "L"
 value      = digits | name
 ```"""
 
@@ -159,8 +161,9 @@ def render_cron() -> str:
 
 
 _GRAMMAR_NOTES: Final = f"""\
-Fields are separated by spaces or tabs; white space around the expression is ignored. An expression has at most
-{MAX_EXPRESSION_LENGTH} ASCII characters. Letters may be lower case."""
+`special-day` stands in the day of month, `special-weekday` in the day of week. `hashed`, macros and the time zone are
+part of the default dialect only. Fields are separated by spaces or tabs; white space around the expression is ignored.
+An expression has at most {MAX_EXPRESSION_LENGTH} ASCII characters. Letters may be lower case."""
 _ITEM_NOTES: Final = f"""\
 - A step may be wider than its range: `*/90` in the minute field matches only minute 0, once an hour, as in crontab, and
   previews warn about it. For every 90 minutes use `every("90m")`.
