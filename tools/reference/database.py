@@ -19,7 +19,7 @@ _PARAMETERS: Final = r"(?P<parameters>(?:[^()]|\([^()]*\))*)"  # with types such
 _NAMED: Final = rf"create or replace function (?:bellringer\.)?(?P<name>\w+)\s*\({_PARAMETERS}\)"
 TABLE: Final = re.compile(_COMMENTED + r"create table (?:if not exists )?(?:bellringer\.)?(?P<name>\w+) ", re.MULTILINE)
 FUNCTION: Final = re.compile(
-    _COMMENTED + r"(?:do \$\$\nbegin\n  execute format\('(?=.*%L))?" + _NAMED, re.MULTILINE | re.IGNORECASE
+    _COMMENTED + r"(?:do \$\$\nbegin\n  execute format\('(?=[^;]*%L))?" + _NAMED, re.MULTILINE | re.IGNORECASE
 )
 DESCRIBED: Final = re.compile(r"^\s+\('(?P<name>\w+)', '(?P<comment>[^']*)'\)", re.MULTILINE)
 

@@ -40,6 +40,17 @@ from bellringer.jobs,
 where job_id = $1
 on conflict do nothing
 """
+USAGE: Final = """
+insert into bellringer.usage (minute, pool_id, tenant_id, started, late, missed, busy_ms)
+select date_trunc('minute', attempt.scheduled_for), run.pool_id, run.tenant_id, count(*),
+       count(*) filter (where attempt.started_at > attempt.scheduled_for + interval '5 s'), 0,
+       sum(extract(epoch from attempt.finished_at - attempt.started_at) * 1000)
+from bellringer.attempts attempt
+join bellringer.runs run using (job_id, scheduled_for, slot)
+where attempt.scheduled_for > bellringer.now() - interval '2 days'
+group by 1, 2, 3
+on conflict do nothing
+"""
 ERROR: Final = json.dumps(
     {
         "type": "CardExpired",
@@ -65,6 +76,7 @@ async def write_history(dsn: str) -> int:
                 await connection.execute(RUNS, job["job_id"], columns[0])
                 await connection.execute(ATTEMPTS, job["job_id"], *columns)
                 written += len(past)
+        await connection.execute(USAGE)
         await connection.execute(AGE_JOBS, AGE)
         await connection.execute("analyze")
         return written
