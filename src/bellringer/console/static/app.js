@@ -7,7 +7,7 @@ import { key, rail, shortcuts, theme, zone } from "./lib/preferences.js";
 import { address, route } from "./lib/router.js";
 import { state as live, toggle } from "./lib/live.js";
 import { Dialogs, Notices, openDialog } from "./parts/dialog.js";
-import { ErrorMessage } from "./parts/elements.js";
+import { ErrorMessage, Skeleton } from "./parts/elements.js";
 import { Login } from "./pages/login.js";
 import { Palette, openPalette } from "./parts/palette.js";
 
@@ -65,7 +65,7 @@ function Page() {
     if (!loaded.peek()[module]) load(module);
   }, [module]);
   if (broken.value) return html`<${ErrorMessage} error=${broken.value} reload=${() => load(module)} />`;
-  return Found ? html`<${Found} key=${route.value.path} parts=${parts} />` : html`<p class="loading" aria-busy="true">Loading …</p>`;
+  return Found ? html`<${Found} key=${route.value.path} parts=${parts} />` : html`<${Skeleton} shape="page" />`;
 }
 
 /** The title names the page, and the job or run that it shows as soon as its heading is there. */
@@ -108,8 +108,8 @@ function Bar() {
     <button type="button" class="find" onClick=${openPalette}><${Icon} name="search" /> <span>Search or jump to …</span> <kbd>${MOD_KEY} K</kbd></button>
     <span class="gap"></span>
     <button type="button" class="quiet" title="Turn live updates on or off (.)" aria-pressed=${live.value !== "paused"} onClick=${toggle}><${Icon} name=${icon} /> ${word}</button>
-    <button type="button" class="quiet preference" title="Time zone of displayed times (z)" onClick=${() => cycle(zone, ["local", "utc", "job"])}>${{ local: "Local time", utc: "UTC", job: "Job's time zone" }[zone.value]}</button>
-    <button type="button" class="quiet preference" title="Switch theme (t)" onClick=${() => cycle(theme, ["system", "light", "dark"])}>${{ system: "System theme", light: "Light", dark: "Dark" }[theme.value]}</button>
+    <button type="button" class="quiet preference" title="Time zone of displayed times (z)" onClick=${() => cycle(zone, ["local", "utc", "job"])}><${Icon} name="clock" /> ${{ local: "Local time", utc: "UTC", job: "Job's time zone" }[zone.value]}</button>
+    <button type="button" class="quiet preference" title="Switch theme (t)" onClick=${() => cycle(theme, ["system", "light", "dark"])}><${Icon} name=${{ system: "screen", light: "sun", dark: "moon" }[theme.value]} /> ${{ system: "System theme", light: "Light", dark: "Dark" }[theme.value]}</button>
     ${who && html`<span class="who" title=${`${who.role} in ${who.tenant}`}>${who.name ?? who.actor ?? who.who ?? "you"} · ${who.tenant}</span>`}
     ${key.value && html`<button type="button" class="quiet" onClick=${() => { key.value = null; location.reload(); }}>Log out</button>`}
   </header>`;

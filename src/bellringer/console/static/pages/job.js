@@ -1,5 +1,6 @@
 // One job: state, next fire, actions and tabs.
 import { html } from "../lib/html.js";
+import { Icon } from "../lib/icons.js";
 import { request, get, may, part } from "../lib/api.js";
 import { useData } from "../lib/page_data.js";
 import { useShortcuts } from "../lib/shortcuts.js";
@@ -7,23 +8,26 @@ import { navigate, setQuery, query } from "../lib/router.js";
 import { CopyAs, Link, Loading, Tabs, Time } from "../parts/elements.js";
 import { askBackfill, askPause, askResume, askRun, pathOf, remove, skipAt, stateOf, stateTitle } from "../parts/job_actions.js";
 import { Schedule, zoneOf } from "../parts/schedule.js";
+import { ShareButton } from "../parts/share.js";
 import { Changes } from "../parts/diff.js";
 import { State, Strip } from "../parts/state_badge.js";
 import { whyJob } from "../parts/why.js";
 import { GraphTab } from "./job_graph.js";
-import { Configuration, Events, Ledger, Metrics, Revisions, Runs, Times } from "./job_tabs.js";
+import { Configuration } from "./job_configuration.js";
+import { Metrics } from "./job_metrics.js";
+import { Events, Ledger, Revisions, Runs, Times } from "./job_tabs.js";
 
 const TABS = {
   runs: "Runs", ledger: "Ledger", schedule: "Schedule", configuration: "Configuration",
   metrics: "Metrics", revisions: "Revisions", events: "Events",
 };
 const WITH_GRAPH = { runs: TABS.runs, graph: "Graph", ...TABS };
-const TAB_PARAMETERS = Object.fromEntries(["cursor", "a", "b", "year", "version", "against", "node"].map((name) => [name, ""])); // query parameters that belong to one tab
+const TAB_PARAMETERS = Object.fromEntries(["cursor", "a", "b", "year", "version", "against", "node", "range", "zoom", "table", "as", "defaults"].map((name) => [name, ""])); // query parameters that belong to one tab
 const TAB_COMPONENTS = { runs: Runs, graph: GraphTab, ledger: Ledger, schedule: Times, configuration: Configuration, metrics: Metrics, revisions: Revisions, events: Events };
 
 export default function Job({ parts }) {
   const found = useData((stop) => request("GET", `jobs/${part(parts.id)}`, { signal: stop }), [parts.id]);
-  return html`<${Loading} of=${found}>${({ data, etag }) => html`<${Page} job=${data} etag=${etag} reload=${found.reload} />`}<//>`;
+  return html`<${Loading} of=${found} shape="page">${({ data, etag }) => html`<${Page} job=${data} etag=${etag} reload=${found.reload} />`}<//>`;
 }
 
 function Page({ job, etag, reload }) {
@@ -42,10 +46,10 @@ function Page({ job, etag, reload }) {
   );
   return html`<nav class="crumbs" aria-label="Breadcrumbs"><${Link} to="jobs">Jobs<//> / ${job.name}</nav>
     <header class="head"><h1>${job.name}</h1><${State} of=${stateOf(job, runs)} title=${stateTitle(job)} />${job.orphaned_at && html` <${State} of="orphaned" title=${orphanTitle(job)} />`}<span class="gap"></span>
-      <${CopyAs} cli=${`bellringer jobs get '${job.name}'`} path=${pathOf(job)} /></header>
+      ${chosen !== "metrics" && html`<${ShareButton} />`}<${CopyAs} cli=${`bellringer jobs get '${job.name}'`} path=${pathOf(job)} /></header>
     <p class="lead"><${Schedule} job=${job} /> <${NextFire} job=${job} /></p>
-    ${job.paused && html`<p class="tone-warn"><span aria-hidden="true">❚❚</span> ${stateTitle(job)}</p>`}
-    ${job.orphaned_at && html`<p class="tone-warn"><span aria-hidden="true">⚠</span> ${orphanTitle(job)}</p>`}
+    ${job.paused && html`<p class="tone-warn"><${Icon} name="pause" /> ${stateTitle(job)}</p>`}
+    ${job.orphaned_at && html`<p class="tone-warn"><${Icon} name="warning" /> ${orphanTitle(job)}</p>`}
     ${job.drift && html`<${Drift} drift=${job.drift} app=${job.app} />`}
     <div class="strip-line"><${Strip} runs=${runs} job=${zoneOf(job)} /> ${strip.data?.items?.[0] && html`<span class="mute">last success: <${Time}
       at=${strip.data.items[0].last_success} job=${zoneOf(job)} /></span>`}</div>
@@ -59,7 +63,7 @@ const orphanTitle = (job) =>
 
 /** The fields that operators changed, and that the next start of the app overrides. */
 function Drift({ drift, app }) {
-  return html`<details class="drift" open><summary class="tone-warn"><span aria-hidden="true">⚠</span> Differs from the code of the app ${app}${drift.by &&
+  return html`<details class="drift" open><summary class="tone-warn"><${Icon} name="warning" /> Differs from the code of the app ${app}${drift.by &&
     html`, changed by ${drift.by} <${Time} at=${drift.at} />`}. The next start of the app overrides it, except Enabled.</summary>
     <${Changes} of=${drift.fields.map(({ field, declared, current }) => ({ field, before: declared, after: current }))} caption="Drift" /></details>`;
 }

@@ -1,13 +1,13 @@
-// The tabs of a job: runs, ledger, schedule, configuration, metrics, revisions, events.
-import { html, useMemo, useState } from "../lib/html.js";
+// The tabs of a job: runs, ledger, schedule, revisions, events. Configuration and metrics have files of their own.
+import { html, useState } from "../lib/html.js";
+import { Icon } from "../lib/icons.js";
 import { request, get, may, part, post } from "../lib/api.js";
 import { useData } from "../lib/page_data.js";
 import { fetchPages } from "../lib/pages.js";
 import { navigate, setQuery, query } from "../lib/router.js";
 import { write } from "../lib/json.js";
-import { formatClock, formatDuration, parseDuration, secondsBetween } from "../lib/time.js";
-import { Card, CopyAs, Empty, DescriptionList, Json, Link, Loading, MoreButton, Time } from "../parts/elements.js";
-import { Chart } from "../parts/chart.js";
+import { formatDuration } from "../lib/time.js";
+import { Card, CopyAs, Empty, Link, Loading, MoreButton, Time } from "../parts/elements.js";
 import { perform, confirm } from "../parts/dialog.js";
 import { Changes } from "../parts/diff.js";
 import { pathOf, skipAt, unskip } from "../parts/job_actions.js";
@@ -28,27 +28,43 @@ function useList(path, terms = {}) {
   return { found, more: html`<${MoreButton} cursor=${found.data?.next_cursor} busy=${found.busy} onMore=${() => setWanted(wanted + PAGE)} />` };
 }
 
+/**
+ * The columns whose values differ between the rows, and a line with the values of the others. Only columns with `value(row)` can be left out.
+ */
+function varying(columns, rows) {
+  const isConstant = (column) => column.value && rows.length > 1 && rows.every((row) => column.value(row) === column.value(rows[0]));
+  const constant = columns.filter(isConstant).filter((column) => ![undefined, null, ""].includes(column.value(rows[0])));
+  const same = constant.map((column) => `${column.name.toLowerCase()} ${String(column.value(rows[0])).replaceAll("_", " ")}`).join(", ");
+  return { columns: columns.filter((column) => !isConstant(column)), same: same && html`<p class="mute same">The same in all rows: ${same}.</p>` };
+}
+
+/** A table without the columns that are the same in all rows. */
+function VaryingTable({ columns: all, rows, ...more }) {
+  const { columns, same } = varying(all, rows);
+  return html`${same}<${Table} columns=${columns} rows=${rows} ...${more} />`;
+}
+
 const runLink = (id, text) => html`<${Link} to=${`runs/${part(id)}`}>${text}<//>`;
 
 // Runs
 
 const RUNS = (zone) => [
-  { name: "State", class: "tight", cell: (run) => html`<${State} of=${run.state} />` },
+  { name: "State", class: "tight", value: (run) => run.state, cell: (run) => html`<${State} of=${run.state} />` },
   { name: "Scheduled for", class: "tight", cell: (run) => runLink(run.run_id, html`<${Time} at=${run.scheduled_for} job=${zone} short=${false} />`) },
-  { name: "Cause", class: "tight", cell: (run) => run.cause },
-  { name: "Attempt", class: "number", cell: (run) => run.attempt },
+  { name: "Cause", class: "tight", value: (run) => run.cause, cell: (run) => run.cause },
+  { name: "Attempt", class: "number", value: (run) => run.attempt, cell: (run) => run.attempt },
   { name: "Late by", class: "number", cell: formatLateness },
   { name: "Took", class: "number", cell: (run) => html`<${RunDuration} run=${run} />` },
-  { name: "Details", cell: (run) => html`<span class="clip long" title=${errorSummary(run)}>${errorSummary(run)}</span>` },
+  { name: "Details", value: (run) => errorSummary(run), cell: (run) => html`<span class="clip long" title=${errorSummary(run)}>${errorSummary(run)}</span>` },
 ];
 
 export function Runs({ job }) {
   const { found, more } = useList(`${pathOf(job)}/runs`);
-  return html`<${Backfills} job=${job} /><${Loading} of=${found}>${({ items }) =>
+  return html`<${Backfills} job=${job} /><${Loading} of=${found} shape="table">${({ items }) =>
     items.length === 0
       ? html`<${Empty} title="No runs yet"><p>${job.next_at ? html`The next run is <${Time} at=${job.next_at} />.` : "There are no upcoming runs."} To run it now:</p><p>
         <code>bellringer jobs trigger ${job.name} --wait</code></p><//>`
-      : html`<${Table} caption=${`Runs of ${job.name}`} columns=${RUNS(zoneOf(job))} rows=${items} id=${(run) => run.run_id}
+      : html`<${VaryingTable} caption=${`Runs of ${job.name}`} columns=${RUNS(zoneOf(job))} rows=${items} id=${(run) => run.run_id}
         open=${(run) => navigate(`runs/${part(run.run_id)}`)} keys=${{ w: ["explain the run", whyRun] }} />`}<//>${more}
     <p><${Link} to="runs" terms=${{ job: job.name }}>All runs, with filters<//></p>`;
 }
@@ -99,23 +115,25 @@ function reasonCell(entry, zone) {
   return html`${words.join(" · ")}${entry.into && html` · coalesced into <${Time} at=${entry.into} job=${zone} short=${false} />`}`;
 }
 
+const hasReason = (entry) => entry.kind === "gap" || entry.reason || entry.into || (entry.cause && entry.cause !== "schedule");
+
 const LEDGER = (zone) => [
-  { name: "Outcome", class: "tight", cell: (entry) => html`<${State} of=${entry.outcome} />` },
+  { name: "Outcome", class: "tight", value: (entry) => entry.outcome, cell: (entry) => html`<${State} of=${entry.outcome} />` },
   { name: "Occurrence", class: "tight", cell: (entry) => occurrenceCell(entry, zone) },
-  { name: "Why", cell: (entry) => reasonCell(entry, zone) },
+  { name: "Why", value: (entry) => (hasReason(entry) ? null : ""), cell: (entry) => reasonCell(entry, zone) },
   { name: "Late by", class: "number", cell: formatLateness },
   { name: "Took", class: "number", cell: (entry) => formatDuration(entry.seconds) },
-  { name: "By", class: "tight", cell: (entry) => entry.who ?? "" },
+  { name: "By", class: "tight", value: (entry) => entry.who ?? "", cell: (entry) => entry.who ?? "" },
 ];
 
 export function Ledger({ job }) {
   const { found, more } = useList(`${pathOf(job)}/ledger`);
   return html`<p class="mute">Every occurrence has one record: a run, or a range of occurrences without a run, with the reason. <${CopyAs}
     cli=${`bellringer why '${job.name}'`} path=${`${pathOf(job)}/ledger`} /></p>
-    <${Loading} of=${found}>${({ items }) =>
+    <${Loading} of=${found} shape="table">${({ items }) =>
       items.length === 0
         ? html`<${Empty} title="No records yet"><p>The first occurrence creates the first record.</p><//>`
-        : html`<${Table} caption=${`Ledger of ${job.name}`} columns=${LEDGER(zoneOf(job))} rows=${items}
+        : html`<${VaryingTable} caption=${`Ledger of ${job.name}`} columns=${LEDGER(zoneOf(job))} rows=${items}
           id=${(entry) => `${entry.kind} ${entry.run_id ?? entry.from ?? entry.at}`}
           open=${(entry) => entry.run_id && navigate(`runs/${part(entry.run_id)}`)} />`}<//>${more}`;
 }
@@ -156,125 +174,13 @@ function Days({ job }) {
   const year = Number(query.value.get("year")) || thisYear;
   const found = useData((stop) => get(`${pathOf(job)}/days`, { year }, stop), [job.job_id, year]);
   const turn = (to) => setQuery({ year: to === thisYear ? "" : String(to) });
-  const aside = html`<span class="tools"><button type="button" class="quiet" aria-label="Previous year" onClick=${() => turn(year - 1)}>‹</button><strong>
+  const aside = html`<span class="tools"><button type="button" class="quiet" aria-label="Previous year" onClick=${() => turn(year - 1)}><${Icon} name="chevron-left" /></button><strong>
     ${year}</strong>
-    <button type="button" class="quiet" aria-label="Next year" onClick=${() => turn(year + 1)}>›</button></span>`;
+    <button type="button" class="quiet" aria-label="Next year" onClick=${() => turn(year + 1)}><${Icon} name="chevron-right" /></button></span>`;
   return html`<${Card} title="Year" wide=${true} aside=${aside}>
     <${Loading} of=${found}>${(data) => html`<${YearChart} of=${data} />
       <p class="mute">Days are in UTC.${data.kept_from ? ` Runs before ${data.kept_from} have been deleted.` : ""}
         ${data.coming_known === false ? " Future runs cannot be predicted." : ""}</p>`}<//><//>`;
-}
-
-// Configuration
-
-const moment = (at) => at && html`<${Time} at=${at} short=${false} />`;
-const configurationRows = (job) => [
-  ["Task", html`<code>${job.task}</code>`], ["Schedule", html`${job.description} ${job.schedules.map((one) => html`<code>${expression(one)}</code> `)}`],
-  ["Pool", `${job.pool}${job.routed ? " (automatic, by duration)" : ""}`],
-  ["Priority", job.priority], ["Expected duration", job.expected_duration], ["Timeout", job.timeout],
-  ["Heartbeat", job.heartbeat], ["Delivery", job.delivery.replaceAll("_", " ")], ["Misfire", job.misfire.replaceAll("_", " ")], ["Overlap", job.overlap],
-  ["Retry", Object.entries(job.retry).map(([name, value]) => `${name.replaceAll("_", " ")} ${Array.isArray(value) ? value.join(", ") : value}`).join(" · ")],
-  job.max_catchup !== null &&
-    ["Catch-up", `${job.max_catchup}, none older than ${job.catchup_window}${job.catchup_rate ? `, ${job.catchup_rate} per minute` : ""}`],
-  ["Max. concurrent runs", job.max_concurrency], job.concurrency_key && ["Concurrency key", `${job.concurrency_key}, limit ${job.concurrency_limit}`],
-  ["Jitter", job.jitter && `${job.jitter}; this job: ${job.jitter_by}`],
-  ["Late after", job.late_after], ["Expires in", job.expires_in], ["Pause after failures", job.pause_after_failures],
-  job.keep_result && ["Keeps result", "yes"], ["Starts", moment(job.starts_at)], ["Ends", moment(job.ends_at)],
-  job.after && ["Starts after", html`<${Link} to=${`jobs/${part(job.after.job)}`}>${job.after.job}<//>, on ${job.after.on}`],
-  job.followers.length > 0 && ["Followed by", job.followers.map((name) => html`<${Link} to=${`jobs/${part(name)}`}>${name}<//> `)],
-  ["After completion", job.after_completion], ["Done", moment(job.done_at)],
-  ["Enabled", job.enabled ? "yes" : "no"], ["Tags", job.tags.join(", ") || null], ["Owner", job.owner], ["App", job.app && `${job.app} ${job.app_version ?? ""}`], ["Region", job.region], ["Revision", job.revision],
-  ["Created", moment(job.created_at)], ["Changed", moment(job.updated_at)], ["Id", html`<code>${job.job_id}</code>`],
-];
-
-export function Configuration({ job }) {
-  const raw = query.value.get("as") === "json";
-  return html`<div class="tools"><label><input type="checkbox" checked=${raw} onChange=${() => setQuery({ as: raw ? "" : "json" })} /> As JSON</label></div>
-    ${raw ? html`<${Json} value=${job} label="The job as JSON" />` : html`<${DescriptionList} of=${configurationRows(job)} />
-      ${job.http ? html`<h2>HTTP request</h2><${Json} value=${job.http} label="HTTP request" />` : html`<h2>Arguments</h2>
-        <${Json} value=${job.args.length ? { args: job.args, kwargs: job.kwargs } : job.kwargs} label="Arguments" />`}`}`;
-}
-
-// Metrics
-
-const percentiles = (of) => (of ? html`${formatDuration(of.p50)} <span class="mute">p50 ·</span> ${formatDuration(of.p95)} <span class="mute">p95 ·</span> ${formatDuration(of.p99)} <span
-  class="mute">p99</span>` : "–");
-
-/** Skips on purpose (overlap, freeze, pause, calendar) are neither expected nor missed. */
-function missedText({ missed, expected, rate, more, uncounted }) {
-  const text = `${missed.toLocaleString("en")} of ${more ? "at least " : ""}${expected.toLocaleString("en")} expected occurrences`;
-  const share = rate === null ? "" : ` (${+(rate * 100).toFixed(4)} %)`;
-  const gaps = uncounted ? `, and ${uncounted} gaps that were not counted` : "";
-  return html`<span class=${missed ? "tone-bad" : ""}>${text}${share}${gaps}</span>`;
-}
-
-export function Metrics({ job }) {
-  const found = useData((stop) => get(`${pathOf(job)}/stats`, {}, stop), [job.job_id]);
-  const usual = useData((stop) => get(`${pathOf(job)}/baseline`, {}, stop), [job.job_id]).data;
-  return html`<${Loading} of=${found}>${(data) =>
-    data.attempts === 0 && data.missed.missed === 0
-      ? html`<${Empty} title="No attempts yet"><p>Metrics appear after the first run.</p><//>`
-      : html`<${DescriptionList} of=${[
-          ["Attempts examined", data.attempts.toLocaleString("en")], ["Since", html`<${Time} at=${data.since} />`],
-          ["Succeeded", `${data.succeeded.toLocaleString("en")}${data.success_rate === null ? "" : ` (${(data.success_rate * 100).toFixed(1)} %)`}`],
-          ["Failed", data.failed.toLocaleString("en")],
-          ["Missed in 30 days", missedText(data.missed)],
-          ["Wait", percentiles(data.wait)], ["Duration", percentiles(data.run)],
-          usual && ["Usual duration", usual.median && `${usual.median}, at most ${usual.longest}`], usual && ["Slow after", usual.slow_after],
-          usual && ["Interval", usual.interval && `${usual.interval}${usual.outgrown ? " (runs take longer)" : ""}`],
-        ]} /><${RecentRuns} job=${job} usual=${usual} /><${ByDay} days=${data.days} />`}<//>`;
-}
-
-const RECENT = 200; // runs in the charts
-
-/** Duration and lateness of the latest runs, next to the usual duration of the job. */
-function RecentRuns({ job, usual }) {
-  const found = useData((stop) => fetchPages(`${pathOf(job)}/runs`, {}, RECENT, stop), [job.job_id]);
-  const runs = (found.data?.items ?? []).filter((run) => run.started_at && run.finished_at).toReversed();
-  const key = runs.map((run) => run.run_id).join();
-  const [times, durations, lateness] = useMemo(() => {
-    const longest = Math.max(...runs.map((run) => secondsBetween(run.started_at, run.finished_at)));
-    const isNear = (text) => text && parseDuration(text) < longest * 3; // a far limit would flatten the other lines
-    const flat = (name, tone, text) => (text ? [{ name, tone, values: runs.map(() => parseDuration(text)) }] : []);
-    return [
-      runs.map((run) => new Date(run.started_at) / 1000),
-      [{ name: "duration", tone: "busy", values: runs.map((run) => secondsBetween(run.started_at, run.finished_at)) },
-        ...flat("usual", "good", usual?.median), ...(isNear(usual?.slow_after) ? flat("slow after", "warn", usual.slow_after) : [])],
-      [{ name: "late by", tone: "warn", values: runs.map((run) => (run.lateness_ms ?? 0) / 1000) },
-        { name: "attempt", tone: "bad", values: runs.map((run) => (run.attempt > 1 ? run.attempt : null)), dots: true }],
-    ];
-  }, [key, usual?.median, usual?.slow_after]);
-  if (runs.length < 2) return null;
-  const many = `the last ${runs.length} runs`;
-  return html`<div class="cards">
-    <${Card} title="Duration" aside=${html`<span class="mute">${many}</span>`}><${Chart} times=${times} series=${durations} unit=" s" tick=${clock}
-      label=${`duration of ${many}, with the usual duration; the tab Runs lists the same runs`} /><//>
-    <${Card} title="Lateness and retries" aside=${html`<span class="mute">${many}</span>`}><${Chart} times=${times} series=${lateness} tick=${clock}
-      label=${`lateness in seconds and attempts of ${many}; the tab Runs lists the same runs`} /><//></div>`;
-}
-
-const clock = (seconds) => formatClock(seconds * 1000).slice(0, 5);
-
-function ByDay({ days }) {
-  const [times, counts, slow] = useMemo(
-    () => [
-      days.map((one) => new Date(one.day) / 1000),
-      [{ name: "attempts", tone: "busy", values: days.map((one) => one.attempts) }, { name: "failed", tone: "bad", values: days.map((one) => one.failed) }],
-      [{ name: "p95", tone: "busy", values: days.map((one) => one.p95) }],
-    ],
-    [JSON.stringify(days)],
-  );
-  return html`<div class="cards">
-      ${days.length > 1 && html`<${Card} title="Attempts per day"><${Chart} times=${times} series=${counts}
-        label="attempts and failures per day; the table below shows the same data" /><//>
-      <${Card} title="Duration (p95)"><${Chart} times=${times} series=${slow} unit=" s"
-        label="95th percentile of the duration per day; the table below shows the same data" /><//>`}
-    </div>
-    <div class="table" role="group" aria-label="Metrics by day" tabindex="0"><table><caption class="unseen">Metrics by day</caption><thead><tr><th scope="col">Day</th><th scope="col" class="number">Attempts</th>
-      <th scope="col" class="number">Failed</th><th scope="col" class="number">p95</th></tr></thead>
-      <tbody>${days.toReversed().slice(0, 31).map((one) => html`<tr key=${one.day}><td>${one.day}</td><td class="number">
-        ${one.attempts.toLocaleString("en")}</td><td class="number ${one.failed ? "tone-bad" : ""}">${one.failed.toLocaleString("en")}</td><td class="number">
-        ${formatDuration(one.p95)}</td></tr>`)}</tbody></table></div>`;
 }
 
 // Revisions
@@ -297,18 +203,22 @@ function Compare({ job, items, etag, reload }) {
       done: `Rolled ${job.name} back to revision ${one.revision}`,
     });
   }
-  const pick = (name, one, chosen) => html`<input type="radio" name=${name}
+  const pick = (name, one, chosen) => html`<label class="pick"><input type="radio" name=${name}
     aria-label=${`${name === "a" ? "Compare from" : "Compare to"} revision ${one.revision}`} checked=${one.revision === chosen}
-    onChange=${() => setQuery({ [name]: String(one.revision) })} />`;
-  return html`<${Difference} job=${job} from=${from} to=${to} />
-    <div class="table"><table><caption class="unseen">Revisions of ${job.name}</caption>
-      <thead><tr><th scope="col">From</th><th scope="col">To</th><th scope="col" class="number">Revision</th><th scope="col">Action</th>
-        <th scope="col">When</th><th scope="col">By</th><th scope="col">Reason</th><th scope="col"><span class="unseen">Actions</span></th></tr></thead>
-      <tbody>${items.map((one) => html`<tr key=${one.revision}><td class="tight">${pick("a", one, from)}</td><td class="tight">${pick("b", one, to)}</td>
-        <td class="number">${one.revision}</td><td>${one.what}</td>
-        <td><${Time} at=${one.at} /></td><td>${one.by}</td><td>${one.why ?? ""}</td>
-        <td class="tight">${one.revision === job.revision ? html`<span class="mute">current</span>` : may("editor") && html`<button type="button"
-          onClick=${() => back(one)}>Roll back …</button>`}</td></tr>`)}</tbody></table></div>`;
+    onChange=${() => setQuery({ [name]: String(one.revision) })} /></label>`;
+  const { columns, same } = varying([
+    { name: "From", class: "tight", cell: (one) => pick("a", one, from) }, { name: "To", class: "tight", cell: (one) => pick("b", one, to) },
+    { name: "Revision", class: "number", cell: (one) => one.revision },
+    { name: "Action", value: (one) => one.what, cell: (one) => one.what.replaceAll("_", " ") }, { name: "When", cell: (one) => html`<${Time} at=${one.at} />` },
+    { name: "By", value: (one) => one.by, cell: (one) => one.by }, { name: "Reason", value: (one) => one.why ?? "", cell: (one) => one.why ?? "" },
+    { name: html`<span class="unseen">Actions</span>`, class: "tight", cell: (one) => (one.revision === job.revision ? html`<span class="mute">current</span>`
+      : may("editor") && html`<button type="button" onClick=${() => back(one)}>Roll back …</button>`) },
+  ], items);
+  return html`<${Difference} job=${job} from=${from} to=${to} />${same}
+    <div class="table rows"><table><caption class="unseen">Revisions of ${job.name}</caption>
+      <thead><tr>${columns.map((column) => html`<th scope="col" class=${column.class}>${column.name}</th>`)}</tr></thead>
+      <tbody>${items.map((one) => html`<tr key=${one.revision}>${columns.map((column) => html`<td class=${column.class}
+        data-label=${typeof column.name === "string" ? column.name : undefined}>${column.cell(one)}</td>`)}</tr>`)}</tbody></table></div>`;
 }
 
 function Difference({ job, from, to }) {
@@ -323,22 +233,32 @@ function Difference({ job, from, to }) {
 
 // Events
 
+const FIELDS_OF_DIFFERENCES = ["fields"]; // shown as a difference, not as text
+
+/** What an event says beside its kind; the fields that a declaration changed as a difference. */
+function EventDetails({ event }) {
+  const fields = Array.isArray(event.data.fields) ? event.data.fields : [];
+  const rest = Object.entries(event.data).filter(([name, value]) => value !== null && !(fields.length && FIELDS_OF_DIFFERENCES.includes(name)));
+  const text = rest.map(([name, value]) => `${name.replaceAll("_", " ")}: ${typeof value === "object" ? (value?.message ?? write(value)) : value}`).join(" · ");
+  return html`<span class="clip long" title=${text}>${text}</span>${fields.length > 0 && html`<details><summary>${fields.length}
+    ${" "}${fields.length === 1 ? "field" : "fields"} overridden</summary><${Changes} of=${fields} caption="Overridden fields" /></details>`}`;
+}
+
 const EVENTS = (zone) => [
-  { name: "Kind", class: "tight", cell: (event) => html`<${State} of=${event.kind} />` },
+  { name: "Kind", class: "tight", value: (event) => event.kind, cell: (event) => html`<${State} of=${event.kind} />` },
   { name: "When", class: "tight", cell: (event) => html`<${Time} at=${event.at} job=${zone} />` },
-  { name: "Occurrence", class: "tight", cell: (event) => (event.run_id ? runLink(event.run_id, html`<${Time} at=${event.scheduled_for} job=${zone}
-    short=${false} />`) : html`<${Time} at=${event.scheduled_for} job=${zone} short=${false} />`) },
-  { name: "Attempt", class: "number", cell: (event) => event.attempt },
-  { name: "Details", cell: (event) => html`<code class="clip long" title=${write(event.data)}>
-    ${Object.entries(event.data).map(([name, one]) => `${name}: ${typeof one === "object" ? (one?.message ?? "…") : one}`).join(" · ")}</code>` },
+  { name: "Occurrence", class: "tight", value: (event) => event.scheduled_for ?? "", cell: (event) => (event.run_id ? runLink(event.run_id, html`<${Time}
+    at=${event.scheduled_for} job=${zone} short=${false} />`) : html`<${Time} at=${event.scheduled_for} job=${zone} short=${false} />`) },
+  { name: "Attempt", class: "number", value: (event) => event.attempt ?? "", cell: (event) => event.attempt ?? "–" },
+  { name: "Details", cell: (event) => html`<${EventDetails} event=${event} />` },
 ];
 
 export function Events({ job }) {
   const { found, more } = useList("events", { job: job.job_id });
-  return html`<${Loading} of=${found}>${({ items }) =>
+  return html`<${Loading} of=${found} shape="table">${({ items }) =>
     items.length === 0
       ? html`<${Empty} title="No events"><p>Events appear when the job fails, dies, is late, missed, slow or outgrown, and when it has recovered.</p>
           <p>For “late”, set <code>late_after</code>.</p><//>`
-      : html`<${Table} caption=${`Events of ${job.name}`} columns=${EVENTS(zoneOf(job))} rows=${items} id=${(event) => String(event.event_id)}
+      : html`<${VaryingTable} caption=${`Events of ${job.name}`} columns=${EVENTS(zoneOf(job))} rows=${items} id=${(event) => String(event.event_id)}
         open=${(event) => event.run_id && navigate(`runs/${part(event.run_id)}`)} />`}<//>${more}`;
 }

@@ -1,23 +1,28 @@
 // The list of jobs, with actions on one or many.
 import { html, signal, useEffect, useMemo, useState } from "../lib/html.js";
 import { get, may, part } from "../lib/api.js";
+import { Icon } from "../lib/icons.js";
 import { useData } from "../lib/page_data.js";
 import { formatCount, fetchPages } from "../lib/pages.js";
 import { address, navigate, setQuery, query } from "../lib/router.js";
 import { CopyAs, Empty, Link, Loading, MoreButton, Time, copy } from "../parts/elements.js";
 import { startBulk } from "../parts/bulk.js";
-import { openDialog } from "../parts/dialog.js";
+import { notify } from "../parts/dialog.js";
 import { Choice, Facet, Search } from "../parts/filters.js";
 import { askBackfill, askPause, askResume, askRun, pause, remove, resume, runNow, skipAt, stateOf, stateTitle } from "../parts/job_actions.js";
-import { Schedule, zoneOf } from "../parts/schedule.js";
+import { Menu } from "../parts/menu.js";
+import { SavedFilters } from "../parts/saved_filters.js";
+import { expression, zoneOf } from "../parts/schedule.js";
+import { ShareButton } from "../parts/share.js";
 import { State, Strip } from "../parts/state_badge.js";
 import { Table } from "../parts/table.js";
 import { whyJob } from "../parts/why.js";
 
 const PAGE = 50;
 const STRIPS = 100; // jobs per request
+const STRIP_LENGTH = 20; // runs per job
 const STATES = { enabled: "active", paused: "paused", disabled: "disabled", done: "done", late: "late", failing: "failing" };
-const PROBLEM_STATES = { late: ["⏰", "warn"], failing: ["✕", "bad"] };
+const PROBLEM_STATES = { late: ["alarm", "warn"], failing: ["cross", "bad"] };
 const ORPHANED = { true: "orphaned", false: "declared or by hand" };
 const FILTERS = ["q", "state", "pool", "tag", "task", "owner", "app", "orphaned"];
 const SORTS = { name: "by name", id: "by age" };
@@ -37,7 +42,7 @@ function filterOf(terms) {
 async function strips(jobs, stop) {
   const found = {};
   for (let at = 0; at < jobs.length; at += STRIPS) {
-    const { items } = await get("jobs/strips", { ids: jobs.slice(at, at + STRIPS).map((job) => job.job_id).join(","), limit: 30 }, stop);
+    const { items } = await get("jobs/strips", { ids: jobs.slice(at, at + STRIPS).map((job) => job.job_id).join(","), limit: STRIP_LENGTH }, stop);
     for (const one of items) found[one.job_id] = one.runs;
   }
   return found;
@@ -65,8 +70,9 @@ export default function Jobs() {
       <${ProblemCounts} /></span>
       <span class="gap"></span>
       ${may("editor") && html`<${Link} to="jobs/new" class="button main">Create a job<//>`}</header>
+    <${SavedFilters} page="jobs" terms=${terms} />
     <${Filters} rows=${found.data?.items ?? []} terms=${terms} sort=${sort} />
-    <${Loading} of=${found}>${(data) => html`
+    <${Loading} of=${found} shape="table" rows=${12}>${(data) => html`
       ${selected.value.size > 0 && html`<${Bulk} data=${data} terms=${terms} selected=${selected} />`}
       ${data.items.length === 0 && !data.next_cursor ? html`<${Nothing} filtered=${Object.keys(terms).length > 0} />` : html`<${List} data=${data}
         selected=${selected} />`}
@@ -79,7 +85,7 @@ function ProblemCounts() {
   const found = useData((stop) => Promise.all(Object.keys(PROBLEM_STATES).map((state) => count(state, stop))), []);
   return (found.data ?? []).filter(([, many]) => many.value > 0).map(([state, many]) => {
     const [icon, tone] = PROBLEM_STATES[state];
-    return html` · <a class="tone-${tone}" href=${address("jobs", { state })}><span aria-hidden="true">${icon}</span> ${formatCount(many)} ${state}</a>`;
+    return html` · <a class="tone-${tone}" href=${address("jobs", { state })}><${Icon} name=${icon} /> ${formatCount(many)} ${state}</a>`;
   });
 }
 
@@ -103,7 +109,7 @@ function Filters({ rows, terms, sort }) {
       ${Object.entries(SORTS).map(([value, word]) => html`<option value=${value} selected=${value === sort}>${word}</option>`)}</select></label>
     ${Object.keys(terms).length > 0 && html`<button type="button" class="quiet"
       onClick=${() => navigate("jobs", { sort: query.peek().get("sort") })}>Clear filters</button>`}
-    <span class="gap"></span><${CopyAs} cli=${cli} path=${`jobs?${new URLSearchParams({ ...terms, sort })}`} />
+    <span class="gap"></span><${ShareButton} what="list" /><${CopyAs} cli=${cli} path=${`jobs?${new URLSearchParams({ ...terms, sort })}`} />
   </div>`;
 }
 
@@ -111,22 +117,31 @@ function Filters({ rows, terms, sort }) {
 const lastOf = (runs = []) => runs.find((run) => new Date(run.scheduled_for) <= Date.now())?.scheduled_for;
 
 const COLUMNS = (runs, asked) => [
-  { name: "State", class: "tight", cell: (job) => html`<${State} of=${asked in PROBLEM_STATES ? asked : stateOf(job, runs[job.job_id])}
-    title=${stateTitle(job)} />${job.orphaned_at && html` <${State} of="orphaned" title=${`the code of the app ${job.app} no longer declares this job`} />`}` },
-  { name: "Name", cell: (job) => html`<span class="named"><${Link} to=${`jobs/${part(job.job_id)}`} class="name" title=${job.name}>${job.name}<//>
-    <span class="tags"><${Tags} of=${job.tags} /></span></span>` },
-  { name: "Task", cell: (job) => html`<code class="clip task" title=${job.task}>${job.task}</code>` },
-  { name: "Schedule", class: "when", cell: (job) => html`<${Schedule} job=${job} />` },
-  { name: "Last 30 runs", class: "tight", cell: (job) => html`<${Strip} runs=${runs[job.job_id]} job=${zoneOf(job)} />` },
-  { name: "Last", class: "tight", cell: (job) => html`<${Time} at=${lastOf(runs[job.job_id])} job=${zoneOf(job)} />` },
-  { name: "Next", class: "tight", cell: (job) => (job.paused || !job.enabled ? html`<span class="mute">–</span>` : html`<${Time} at=${job.next_at}
+  { name: "State", class: "state-cell", cell: (job) => html`<${State} of=${asked in PROBLEM_STATES ? asked : stateOf(job, runs[job.job_id])}
+    title=${stateTitle(job)} />${job.orphaned_at && html` <span class="tone-warn" title=${`orphaned: the code of the app ${job.app} no longer declares this job`}><${Icon}
+    name="warning" /><span class="unseen">orphaned</span></span>`}` },
+  { name: "Name", class: "name-cell", cell: (job) => html`<span class="named"><${Link} to=${`jobs/${part(job.job_id)}`} class="name" title=${job.name}>${job.name}<//>
+    <${Tags} of=${job.tags} name=${job.name} /></span>` },
+  { name: "Task", class: "task-cell later", cell: (job) => html`<code class="clip" title=${job.task}>${job.task}</code>` },
+  { name: "Schedule", class: "schedule-cell", cell: (job) => html`<span class="clip" title=${scheduleTitle(job)}>${job.description}</span>` },
+  { name: "Last runs", class: "strip-cell", title: `the last ${STRIP_LENGTH} runs, the newest on the right`, cell: (job) => html`<${Strip} runs=${runs[job.job_id]} job=${zoneOf(job)} />` },
+  { name: "Last", class: "time-cell latest", cell: (job) => html`<${Time} at=${lastOf(runs[job.job_id])} job=${zoneOf(job)} />` },
+  { name: "Next", class: "time-cell", cell: (job) => (job.paused || !job.enabled ? html`<span class="mute">–</span>` : html`<${Time} at=${job.next_at}
     job=${zoneOf(job)} />`) },
-  { name: "Owner", class: "tight", cell: (job) => html`<span class="clip short" title=${job.owner}>${job.owner}</span>` },
-  { name: html`<span class="unseen">Actions</span>`, class: "tight acts", cell: (job) => html`<${Actions} job=${job} />` },
+  { name: "Owner", class: "owner-cell", cell: (job) => html`<span class="clip" title=${job.owner}>${job.owner || html`<span class="mute">–</span>`}</span>` },
+  { name: html`<span class="unseen">Actions</span>`, class: "acts", cell: (job) => html`<${Actions} job=${job} />` },
 ];
 
-function Tags({ of }) {
-  return of.map((tag) => html`<a class="tag" href=${address("jobs", { tag })} title=${`Jobs with the tag ${tag}`}>${tag}</a> `);
+const scheduleTitle = (job) => [job.description, ...job.schedules.filter((one) => one.cron || one.rrule).map(expression)].join("\n");
+
+const LONG_NAMES = [30, 18]; // characters; beside longer names there is room for no tag, or for one
+
+/** The first tags, and how many more there are: they never take a second line. */
+function Tags({ of, name }) {
+  const room = LONG_NAMES.filter((length) => name.length <= length).length;
+  const rest = of.slice(room);
+  return of.length > 0 && html`<span class="tags">${of.slice(0, room).map((tag) => html`<a key=${tag} class="tag" href=${address("jobs", { tag })}
+    title=${`Jobs with the tag ${tag}`}>${tag}</a>`)}${rest.length > 0 && html`<span class="tag more" title=${`Tags: ${of.join(", ")}`}>+${rest.length}<span class="unseen"> more tags: ${rest.join(", ")}</span></span>`}</span>`;
 }
 
 const togglePause = (job) => (job.paused ? resume(job) : pause(job));
@@ -136,40 +151,39 @@ function List({ data, selected }) {
     e: ["explain", whyJob],
     ...(may("operator") && { r: ["run now", runNow], p: ["pause or resume", togglePause] }),
   };
-  return html`<${Table} caption="Jobs" columns=${COLUMNS(data.runs, query.value.get("state"))} rows=${data.items} id=${(job) => job.job_id}
+  return html`<${Table} caption="Jobs" kind="jobs" columns=${COLUMNS(data.runs, query.value.get("state"))} rows=${data.items} id=${(job) => job.job_id}
     open=${(job) => navigate(`jobs/${part(job.job_id)}`)}
     selected=${may("operator") ? selected : undefined} keys=${keys} />`;
 }
 
 function Actions({ job }) {
   const one = (icon, text, act) => html`<button type="button" class="quiet icon" aria-label=${`${text}: ${job.name}`} title=${text} onClick=${() => act(job)}>
-    <span aria-hidden="true">${icon}</span></button>`;
+    <${Icon} name=${icon} /></button>`;
   return html`<span class="row-actions">
-    ${may("operator") && html`${one("▶", "Run now", runNow)}${job.paused ? one("❚▶", "Resume", resume) : one("❚❚", "Pause", pause)}`}
-    ${may("editor") && html`<${Link} to=${`jobs/${part(job.job_id)}/edit`} class="button quiet icon" aria-label=${`Edit: ${job.name}`} title="Edit">
-      <span aria-hidden="true">✎</span><//>`}
-    ${one("?", "Explain", whyJob)}${one("⋯", "More", more)}
-  </span>`;
+    ${may("operator") && html`${one("play", "Run now", runNow)}${job.paused ? one("resume", "Resume", resume) : one("pause", "Pause", pause)}`}
+    <${Menu} label=${`More: ${job.name}`} items=${actionsOf(job)} /></span>`;
 }
 
-function more(job) {
-  openDialog(job.name, function Menu({ close }) {
-    const act = (text, does, role) => may(role) && html`<li><button type="button" onClick=${() => { close(); does(job); }}>${text}</button></li>`;
-    const link = (text, to, terms) => html`<li><${Link} class="button" to=${to} terms=${terms} onClick=${close}>${text}<//></li>`;
-    const path = `jobs/${part(job.job_id)}`;
-    return html`<ul class="menu">
-      ${act("Run with other arguments …", askRun, "operator")}
-      ${job.paused
-        ? act("Resume, with missed occurrences …", askResume, "operator")
-        : act("Pause, with reason or end …", askPause, "operator")}
-      ${job.next_at && !job.paused && act("Skip the next occurrence", () => skipAt(job, job.next_at), "operator")}
-      ${act("Backfill …", askBackfill, "operator")}
-      ${may("editor") && link("Duplicate", "jobs/new", { from: job.job_id })}
-      ${link("Runs", path, { tab: "runs" })}${link("Revisions", path, { tab: "revisions" })}
-      ${act("Copy id", () => copy(job.job_id), "viewer")}
-      ${act("Delete …", remove, "editor")}
-    </ul><div class="actions"><button type="button" autofocus onClick=${close}>Close</button></div>`;
-  });
+/** The items of a job's menu. */
+function actionsOf(job) {
+  const path = `jobs/${part(job.job_id)}`;
+  const [operates, edits] = [may("operator"), may("editor")];
+  return [
+    { text: job.paused ? "Why is it not running?" : "Explain", icon: "help", hint: "e", act: () => whyJob(job) },
+    operates && { text: "Run with other arguments …", icon: "play", act: () => askRun(job) },
+    operates && (job.paused ? { text: "Resume, with missed occurrences …", icon: "resume", act: () => askResume(job) }
+      : { text: "Pause, with a reason or an end …", icon: "pause", act: () => askPause(job) }),
+    operates && job.next_at && !job.paused && { text: "Skip the next occurrence", icon: "skip", act: () => skipAt(job, job.next_at) },
+    operates && { text: "Backfill …", icon: "history", act: () => askBackfill(job) },
+    "-",
+    edits && { text: "Edit", icon: "edit", to: `${path}/edit` },
+    edits && { text: "Duplicate", icon: "copy", to: "jobs/new", terms: { from: job.job_id } },
+    { text: "Runs", icon: "runs", to: path, terms: { tab: "runs" } },
+    { text: "Revisions", icon: "audit", to: path, terms: { tab: "revisions" } },
+    { text: "Copy the id", icon: "copy", act: () => copy(job.job_id).then(() => notify(`Copied the id of ${job.name}`)) },
+    edits && "-",
+    edits && { text: "Delete …", icon: "trash", tone: "bad", act: () => remove(job) },
+  ];
 }
 
 const BULK = [

@@ -1,31 +1,34 @@
 // Overview: health, items that need attention, and recent and upcoming runs.
-import { html, useEffect, useMemo, useRef } from "../lib/html.js";
+import { html, useEffect, useRef } from "../lib/html.js";
 import { get, part } from "../lib/api.js";
+import { Icon } from "../lib/icons.js";
 import { usePolling } from "../lib/polling.js";
 import { useData } from "../lib/page_data.js";
 import { formatCount } from "../lib/pages.js";
 import { formatClock, formatTime, formatDuration } from "../lib/time.js";
 import { Card, CopyAs, Empty, Link, Loading, Time } from "../parts/elements.js";
-import { Chart } from "../parts/chart.js";
+import { SmallChart, ZoomReset, rangeOfZoom, zoomRange, zoomText } from "../parts/chart.js";
 import { Command, Snippet } from "../parts/copyable_command.js";
 import { notify } from "../parts/dialog.js";
 import { Gauge } from "../parts/gauge.js";
 import { Segments, segment } from "../parts/segmented_control.js";
+import { ShareButton } from "../parts/share.js";
 import { Table } from "../parts/table.js";
 import { Timeline } from "../parts/timeline.js";
 import { Verdict } from "../parts/health_summary.js";
 import { whyJob } from "../parts/why.js";
 
 const RANGES = { "1h": "1 hour", "6h": "6 hours", "24h": "24 hours" };
+const RANGE_SECONDS = { "1h": 3_600, "6h": 21_600, "24h": 86_400 };
 const POLL_SECONDS = 15; // the page also changes with time
 const TASKS = 8; // rows per ranking
 
 export default function Overview() {
-  const range = segment("range", RANGES, "1h");
+  const range = rangeOfZoom(segment("range", RANGES, "1h"), RANGE_SECONDS); // a link to an earlier time may need a longer range
   const found = useData((stop) => get("overview", { range }, stop), [range]);
   usePolling(found, POLL_SECONDS);
   return html`<h1 class="unseen">Overview</h1>
-    <${Loading} of=${found}>${(data) => html`<${OverviewContent} data=${data} range=${range} />`}<//>`;
+    <${Loading} of=${found} shape="page">${(data) => html`<${OverviewContent} data=${data} range=${range} />`}<//>`;
 }
 
 /** Progress of a new user: nothing, a job, a run. */
@@ -43,20 +46,46 @@ function OverviewContent({ data, range }) {
     was.current = stage;
   }, [stage]);
   if (stage === "nothing") return html`<${Welcome} data=${data} />`;
-  return html`${began.current && stage === "job" && html`<${Waiting} lanes=${data.timeline.lanes} />`}<${Verdict} tone=${data.verdict.tone}>
-    <${VerdictText} text=${data.verdict.text} pool=${data.attention.find((item) => item.text === data.verdict.text)?.pool} /><//>
+  const zoom = zoomRange();
+  const isPast = zoom && zoom[1] < Date.parse(data.series.points[0]?.at) / 1000;
+  return html`${began.current && stage === "job" && html`<${Waiting} lanes=${data.timeline.lanes} />`}
+    <${Health} verdict=${data.verdict} />
     <${KeyFigures} data=${data} />
+    <div class="tools"><h2>Activity</h2><${Segments} name="range" label="Range" of=${RANGES} usual="1h" clear=${["zoom"]} /><${ZoomReset} /><span class="gap"></span>
+      <${ShareButton} what="time" terms=${() => shareTerms(data, range)} />
+      <${CopyAs} cli="bellringer objective" path=${`overview?range=${range}`} /></div>
+    ${isPast && html`<p class="tone-warn" role="status"><${Icon} name="info" /> The overview keeps 24 hours, and the time of this link is older. <${Link} to="runs"
+      terms=${{ from: new Date(zoom[0] * 1000).toISOString(), to: new Date(zoom[1] * 1000).toISOString() }}>Show the runs of that time<//></p>`}
+    <${Charts} data=${data} />
     <${Attention} items=${data.attention} />
     <${Card} title="Timeline" wide=${true} aside=${html`<span class="mute">last hour and next hour</span>`}>
       ${data.timeline.lanes.length ? html`<${Timeline} of=${data.timeline} now=${data.now} />`
-        : html`<p class="mute">No job ran or will run in this time.</p>`}<//>
-    <div class="tools"><${Segments} name="range" label="Range" of=${RANGES} usual="1h" /><span class="gap"></span>
-      <${CopyAs} cli="bellringer objective" path=${`overview?range=${range}`} /></div>
-    <${Charts} data=${data} />
+        : html`<p class="mute">No job ran in the last hour, and none will run in the next.</p>`}<//>
     <div class="cards"><${Pools} pools=${data.pools} /><${Slowest} tasks=${data.tasks} /><${Failing} tasks=${data.tasks} /></div>`;
 }
 
-// Links for numbers in the verdict: the first pattern that matches a part of the sentence.
+/** Makes the shown time absolute: the charts of the link are zoomed to it. */
+function shareTerms({ series }, range) {
+  const [from, to] = zoomRange() ?? [Date.parse(series.points[0].at) / 1000, Date.parse(series.points.at(-1).at) / 1000 + series.step];
+  return { range, zoom: zoomText(from, to) };
+}
+
+/** The health of the installation: every problem, the worst first. */
+function Health({ verdict }) {
+  const [worst, ...others] = verdict.problems ?? [];
+  if (!worst) return html`<${Verdict} tone=${verdict.tone}><${VerdictText} text=${verdict.text} /><//>`;
+  return html`<${Verdict} tone=${verdict.tone} more=${others.length > 0 && html`<ul class="problems" aria-label="More problems">${others.map((problem) => html`<li
+    key=${problem.kind} class="tone-${problem.tone}"><${Icon} name=${problem.tone === "bad" ? "cross" : "warning"} /> <${ProblemText} problem=${problem} /></li>`)}</ul>`}>
+    <${ProblemText} problem=${worst} /><//>`;
+}
+
+function ProblemText({ problem }) {
+  if (!problem.link) return problem.text;
+  const [path, search] = problem.link.split("?");
+  return html`<${Link} to=${path} terms=${Object.fromEntries(new URLSearchParams(search))}>${problem.text}<//>`;
+}
+
+// Links for numbers in the sentence: the first pattern that matches a part of it.
 const VERDICT_LINKS = [
   [/(?:more than )?[\d,]+ jobs? (?:is|are) failing/i, "jobs", { state: "failing" }],
   [/(?:more than )?[\d,]+ jobs? (?:is|are) late/i, "jobs", { state: "late" }],
@@ -67,12 +96,12 @@ const VERDICT_LINKS = [
   [/(?:more than )?[\d,]+ jobs?/i, "jobs", {}],
 ];
 
-function VerdictText({ text, pool }) {
+function VerdictText({ text }) {
   for (const [pattern, to, terms] of VERDICT_LINKS) {
     const match = pattern.exec(text);
     if (match) {
       const [before, after] = [text.slice(0, match.index), text.slice(match.index + match[0].length)];
-      return html`<${VerdictText} text=${before} /><${Link} to=${to} terms=${to === "runs" ? { ...terms, pool } : terms}>${match[0]}<//><${VerdictText} text=${after} />`;
+      return html`<${VerdictText} text=${before} /><${Link} to=${to} terms=${terms}>${match[0]}<//><${VerdictText} text=${after} />`;
     }
   }
   return text;
@@ -93,10 +122,10 @@ function KeyFigures({ data }) {
       workers.live ? "" : "tone-bad")}
     ${one("cluster", {}, `${scheduler.shards.held}/${scheduler.shards.total}`, "shards held", scheduler.shards.free ? "tone-bad" : "")}
     <li title=${objective}><strong>${share}</strong> on time${timing.burn >= 1
-      && html` <span class="tone-warn"><span aria-hidden="true">⚠</span> burn rate ${+timing.burn.toFixed(1)}</span>`}</li>
+      && html` <span class="tone-warn"><${Icon} name="warning" /> burn rate ${+timing.burn.toFixed(1)}</span>`}</li>
     ${timing.missed_rate !== null && html`<li title=${`${timing.missed} of ${timing.expected} expected occurrences were missed; objective: at most ${+(timing.max_missed_rate * 100).toFixed(4)} %`}>
       <strong>${+(timing.missed_rate * 100).toFixed(4)} %</strong> missed${timing.missed_burn >= 1
-      && html` <span class="tone-bad"><span aria-hidden="true">⚠</span> burn rate ${+timing.missed_burn.toFixed(1)}</span>`}</li>`}
+      && html` <span class="tone-bad"><${Icon} name="warning" /> burn rate ${+timing.missed_burn.toFixed(1)}</span>`}</li>`}
   </ul>`;
 }
 
@@ -104,8 +133,8 @@ const ITEM_PAGES = { no_scheduler: "cluster", shards_free: "cluster", waits_for:
 
 function Item({ item }) {
   const where = item.job_id ? [`jobs/${part(item.job_id)}`] : item.run_id ? [`runs/${part(item.run_id)}`] : item.pool ? ["workers", { pool: item.pool }] : item.kind === "orphaned" ? ["jobs", { orphaned: "true" }] : ITEM_PAGES[item.kind] ? [ITEM_PAGES[item.kind]] : null;
-  const icon = item.tone === "bad" ? "✕" : "⚠";
-  return html`<li><span class="state tone-${item.tone}"><span aria-hidden="true">${icon}</span> ${item.kind.replaceAll("_", " ")}</span>
+  const icon = item.tone === "bad" ? "cross" : "warning";
+  return html`<li><span class="state tone-${item.tone}"><${Icon} name=${icon} /> ${item.kind.replaceAll("_", " ")}</span>
     <span class="what">${where ? html`<${Link} to=${where[0]} terms=${where[1]}>${item.text}<//>` : item.text}${item.since
       && html` <span class="mute">since <${Time} at=${item.since} /></span>`}</span>
     <span class="do">${item.job_id && html`<button type="button" aria-label=${`Explain: ${item.job}`}
@@ -116,73 +145,64 @@ function Item({ item }) {
 function Attention({ items }) {
   return html`<${Card} title="Needs attention" wide=${true} aside=${items.length > 0 && html`<span class="mute">${items.length}, worst first</span>`}>
     ${items.length ? html`<ul class="attention">${items.map((item) => html`<${Item} key=${`${item.kind} ${item.run_id ?? item.job_id ?? item.pool}`} item=${item} />`)}</ul>`
-      : html`<p class="mute"><span aria-hidden="true">✓</span> Nothing needs attention.</p>`}<//>`;
+      : html`<p class="mute"><span class="tone-good"><${Icon} name="check" /></span> Nothing needs attention.</p>`}<//>`;
 }
 
+const known = (value) => value !== null && value !== undefined;
+const ms = (value) => formatDuration(value / 1000);
+const count = (value) => Math.round(value).toLocaleString("en");
+const total = (points, field) => points.reduce((sum, point) => sum + (point[field] ?? 0), 0);
+const highest = (points, field) => Math.max(0, ...points.map((point) => point[field] ?? 0));
+
+// Small charts side by side. draw: [name, tone, value of a point, kind of line].
 const CHARTS = [
-  { title: "Throughput", label: "runs started and succeeded", none: "No run started in this time.",
-    series: [["started", "busy", "started"], ["succeeded", "good", "succeeded"]] },
-  { title: "Failures", label: "dead runs", none: "No run died in this time.", series: [["dead", "bad", "failed"]] },
-  { title: "Lateness", label: "lateness of starts, 99th percentile", isTime: true, none: "No data for this time.",
-    series: [["p99", "warn", "lateness_p99_ms"]] },
+  { title: "Throughput", label: "runs started, succeeded and failed", none: "No run started in this time.", format: count,
+    draw: [["started", "busy", (point) => point.started, "bars"], ["succeeded", "good", (point) => point.succeeded], ["failed", "bad", (point) => point.failed, "bars"]],
+    summary: (points) => `${count(total(points, "started"))} started, ${count(total(points, "failed"))} failed` },
+  { title: "Late and missed", label: "runs that started late, and missed occurrences", none: "Nothing was late or missed.", format: count,
+    draw: [["late", "warn", (point) => point.late, "bars"], ["missed", "bad", (point) => point.missed, "bars"]],
+    summary: (points) => `${count(total(points, "late"))} late, ${count(total(points, "missed"))} missed` },
+  { title: "Lateness", label: "median and 99th percentile of the lateness", none: "No run was late by a measurable time.", format: ms, bands: [[0, 1, "warn"]],
+    draw: [["p99", "warn", (point) => point.lateness_p99_ms], ["p50", "busy", (point) => point.lateness_p50_ms]],
+    summary: (points) => `p99 up to ${ms(highest(points, "lateness_p99_ms"))}` },
+  { title: "Waiting", label: "due runs that had not started", none: "No run had to wait.", format: count,
+    draw: [["waiting", "calm", (point) => point.waiting, "area"]],
+    summary: (points) => `up to ${count(highest(points, "waiting"))} at once` },
+  { title: "Busy", label: "runs that executed at the same time, on average", none: "Nothing executed in this time.", format: (value) => String(+value.toFixed(2)),
+    draw: [["executing", "busy", (point) => point.busy, "area"], ["slots", "calm", (point) => point.slots, "limit"]],
+    summary: (points) => `up to ${+highest(points, "busy").toFixed(1)}` },
 ];
-
-/** The chart as text. */
-function summary(points, { series, isTime }) {
-  return series.map(([name, , field]) => {
-    const values = points.map((point) => point[field]).filter((value) => value !== null);
-    if (!values.length) return `${name}: unknown`;
-    return isTime ? `${name}: at most ${formatDuration(Math.max(...values) / 1000)}` : `${values.reduce((sum, value) => sum + value, 0).toLocaleString("en")} ${name}`;
-  }).join(" · ");
-}
-
-const tick = (seconds) => formatClock(seconds * 1000).slice(0, 5);
-
-/** Durations are shown in milliseconds below a second, otherwise in seconds. */
-function draw(points, { series, isTime }) {
-  const long = isTime && series.some(([, , field]) => points.some((point) => point[field] >= 1000));
-  const value = (point, field) => (long && point[field] !== null ? point[field] / 1000 : point[field]);
-  const unit = isTime ? (long ? " s" : " ms") : "";
-  const isEmpty = !series.some(([, , field]) => points.some((point) => point[field]));
-  return { unit, isEmpty, series: series.map(([name, tone, field]) => ({ name, tone, values: points.map((point) => value(point, field)) })) };
-}
 
 function Charts({ data }) {
   const { points, step } = data.series;
-  const key = JSON.stringify(points);
-  const times = useMemo(() => points.map((point) => Date.parse(point.at) / 1000), [key]);
-  const drawn = useMemo(() => CHARTS.map((chart) => draw(points, chart)), [key]);
-  return html`<div class="cards trends">${CHARTS.map((chart,
-    n) => html`<${Card} key=${chart.title} title=${chart.title} aside=${html`<span class="mute">${summary(points, chart)}</span>`}>
-      ${drawn[n].isEmpty ? html`<p class="mute">${chart.none}</p>`
-        : html`<${Chart} times=${times} series=${drawn[n].series} unit=${drawn[n].unit} tick=${tick}
-          label=${`${chart.label} per ${formatDuration(step)}: ${summary(points, chart)}`} />`}<//>`)}</div>
+  return html`<div class="small-charts">${CHARTS.map((chart) => html`<${SmallChart} key=${chart.title} ...${chart} points=${points} summary=${chart.summary(points)}
+      label=${`${chart.label}, per ${formatDuration(step)}: ${chart.summary(points)}`} />`)}</div>
     <details><summary>Charts as a table</summary>
-      <div class="table points" role="group" aria-label=${`Runs per ${formatDuration(step)}`} tabindex="0"><table>
+      <div class="table rows points" role="group" aria-label=${`Runs per ${formatDuration(step)}`} tabindex="0"><table>
       <caption class="unseen">Runs per ${formatDuration(step)}</caption>
-      <thead><tr><th scope="col">From</th>${["Started", "Late", "Succeeded", "Dead",
-        "Lateness p99"].map((name) => html`<th scope="col" class="number">${name}</th>`)}</tr></thead>
-      <tbody>${points.toReversed().filter((point) => point.started || point.failed
+      <thead><tr><th scope="col">From</th>${["Started", "Succeeded", "Failed", "Late", "Missed", "Lateness p50", "p99", "Waiting",
+        "Executing"].map((name) => html`<th scope="col" class="number">${name}</th>`)}</tr></thead>
+      <tbody>${points.toReversed().filter((point) => point.started || point.failed || point.missed || point.waiting
         || point.succeeded).map((point) => html`<tr key=${point.at}><th scope="row" title=${formatTime(point.at)}>${formatClock(point.at).slice(0, 5)}</th>
-        <td class="number">${point.started}</td><td class="number">${point.late}</td><td class="number">${point.succeeded ?? "–"}</td><td class="number">
-          ${point.failed}</td>
-        <td class="number">${point.lateness_p99_ms === null ? "–" : formatDuration(point.lateness_p99_ms / 1000)}</td></tr>`)}</tbody></table></div></details>
+        ${["started", "succeeded", "failed", "late", "missed"].map((field) => html`<td class="number" data-label=${field[0].toUpperCase() + field.slice(1)}>${point[field] ?? "–"}</td>`)}
+        ${["lateness_p50_ms", "lateness_p99_ms"].map((field) => html`<td class="number" data-label=${field === "lateness_p50_ms" ? "Lateness p50" : "Lateness p99"}>${known(point[field]) ? ms(point[field]) : "–"}</td>`)}
+        <td class="number" data-label="Waiting">${point.waiting ?? "–"}</td><td class="number" data-label="Executing">${known(point.busy) ? +point.busy.toFixed(2) : "–"}</td></tr>`)}</tbody></table></div></details>
     ${data.series.looked_at.relation === "gte" && html`<p
-      class="mute">Successes and lateness cover only the newest ${data.series.looked_at.value.toLocaleString("en")} runs.</p>`}`;
+      class="mute">Successes, lateness, waiting and executing runs cover only the newest ${data.series.looked_at.value.toLocaleString("en")} runs.</p>`}`;
 }
 
 function Pools({ pools }) {
   return html`<${Card} title="Pools" aside=${html`<${Link} to="workers">All workers<//>`}>
     ${pools.length === 0 ? html`<p class="mute">No pool has runs or workers.</p>`
-      : html`<div class="table" role="group" aria-label="Pools: utilization and backlog" tabindex="0"><table>
+      : html`<div class="table rows" role="group" aria-label="Pools: utilization and backlog" tabindex="0"><table>
       <caption class="unseen">Pools: utilization and backlog</caption>
       <thead><tr><th scope="col">Pool</th><th scope="col">Busy</th><th scope="col" class="number">Ready</th>
         <th scope="col" class="number" title="Wait of the oldest ready run">Oldest</th></tr></thead>
       <tbody>${pools.map((pool) => html`<tr key=${pool.pool}><th scope="row"><${Link} to="workers" terms=${{ pool: pool.pool }}>${pool.pool}<//>
-        ${pool.paused && html` <span class="state tone-warn"><span aria-hidden="true">❚❚</span> paused</span>`}</th>
-        <td><${Gauge} value=${pool.busy} most=${pool.slots} label=${`busy slots of ${pool.pool}`} waits=${pool.ready.value > 0} /></td>
-        <td class="number">${pool.ready.value ? html`<${Link} to="runs" terms=${{ pool: pool.pool, state: "queued" }}>${formatCount(pool.ready)}<//>` : "0"}</td>
-        <td class="number">${pool.oldest === null ? "–" : formatDuration(pool.oldest)}</td></tr>`)}</tbody></table></div>`}<//>`;
+        ${pool.paused && html` <span class="state tone-warn"><${Icon} name="pause" /> paused</span>`}</th>
+        <td data-label="Busy"><${Gauge} value=${pool.busy} most=${pool.slots} label=${`busy slots of ${pool.pool}`} waits=${pool.ready.value > 0} /></td>
+        <td class="number" data-label="Ready">${pool.ready.value ? html`<${Link} to="runs" terms=${{ pool: pool.pool, state: "queued" }}>${formatCount(pool.ready)}<//>` : "0"}</td>
+        <td class="number" data-label="Oldest">${pool.oldest === null ? "–" : formatDuration(pool.oldest)}</td></tr>`)}</tbody></table></div>`}<//>`;
 }
 
 const task = { name: "Task", cell: (row) => html`<${Link} to="runs" terms=${{ task: row.task }}><code class="clip" title=${row.task}>${row.task}</code><//>` };
@@ -211,8 +231,7 @@ function Failing({ tasks }) {
 
 function Waiting({ lanes }) {
   const next = lanes.flatMap((lane) => lane.fires.slice(0, 1)).sort()[0];
-  return html`<p class="first-run" role="status"><span class="beat"
-    aria-hidden="true">◌</span> Waiting for your first run … ${next && html`<span class="mute">due <${Time} at=${next} /></span>`}</p>`;
+  return html`<p class="first-run" role="status"><span class="beat"><${Icon} name="circle-dashed" /></span> Waiting for your first run … ${next && html`<span class="mute">due <${Time} at=${next} /></span>`}</p>`;
 }
 
 const PYTHON = `cat > hello.py <<'END'
@@ -246,7 +265,7 @@ function Welcome({ data }) {
         <${Snippet} title="Command line" text=${CLI}><p>A job for a task that a worker knows, and a manual run.</p><//>
         <${Snippet} title="curl" text=${curl()}><p>Calls a URL every minute. No worker is needed.</p><//>
       </div>
-      <p class="first-run" role="status"><span class="beat" aria-hidden="true">◌</span> Waiting for your first run … <span class="mute">
+      <p class="first-run" role="status"><span class="beat"><${Icon} name="circle-dashed" /></span> Waiting for your first run … <span class="mute">
         ${live ? `${live} ${live === 1 ? "worker is" : "workers are"} running` : "no worker is running yet"}</span></p>
       <p><${Link} to="jobs/new" class="button">Or create a job here<//></p>
     <//>`;

@@ -4,9 +4,10 @@ import { Icon } from "../lib/icons.js";
 
 const WORDS = { good: ["check", "Healthy"], warn: ["warning", "Warning"], bad: ["cross", "Problem"] };
 
-export function Verdict({ tone, children }) {
+/** `more`: what follows the sentence, such as further problems. */
+export function Verdict({ tone, more, children }) {
   const [icon, word] = WORDS[tone] ?? WORDS.warn;
-  return html`<p class="verdict tone-${tone}"><${Icon} name=${icon} /> <strong>${word}</strong> <span class="said">${children}</span></p>`;
+  return html`<div class="verdict tone-${tone}"><p><${Icon} name=${icon} /> <strong>${word}</strong> <span class="said">${children}</span></p>${more}</div>`;
 }
 
 /** The worst of several tones. */

@@ -40,12 +40,12 @@ export function Flags({ of }) {
 /** Upcoming fires; `act(fire)` renders actions. `brief`: only in the time zone of the schedule. */
 export function Fires({ fires, zone, act, brief = false, caption = "Next fires" }) {
   if (!fires.length) return html`<p class="mute">No further fires.</p>`;
-  return html`<div class="table fires" role="group" aria-label=${caption} tabindex="0"><table><caption class="unseen">${caption}</caption>
+  return html`<div class="table rows fires" role="group" aria-label=${caption} tabindex="0"><table><caption class="unseen">${caption}</caption>
     <thead><tr>${!brief && html`<th scope="col">When</th>`}<th scope="col">In the schedule's time zone</th><th scope="col">From now</th>
       <th scope="col">Notes</th>${act && html`<th scope="col"><span class="unseen">Actions</span></th>`}</tr></thead>
-    <tbody>${fires.map((fire) => html`<tr key=${fire.at}>${!brief && html`<td><time datetime=${fire.at}>${formatTime(fire.at, zone)}</time></td>`}
-      <td class="mono" title=${formatTime(fire.at, zone)}>${formatWallTime(fire.local)}</td><td>${fromNow(fire.at)}</td>
-      <td><${Flags} of=${fire.flags} /></td>${act && html`<td class="tight">${act(fire)}</td>`}</tr>`)}</tbody></table></div>`;
+    <tbody>${fires.map((fire) => html`<tr key=${fire.at}>${!brief && html`<td data-label="When"><time datetime=${fire.at}>${formatTime(fire.at, zone)}</time></td>`}
+      <td class="mono" data-label="Local time" title=${formatTime(fire.at, zone)}>${formatWallTime(fire.local)}</td><td data-label="From now">${fromNow(fire.at)}</td>
+      <td data-label="Notes" class=${fire.flags.length ? "" : "void"}><${Flags} of=${fire.flags} /></td>${act && html`<td class="tight">${act(fire)}</td>`}</tr>`)}</tbody></table></div>`;
 }
 
 /** Formats a local time without fractions of a second: 2026-11-17 02:30:00 +01:00. */

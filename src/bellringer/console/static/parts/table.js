@@ -4,10 +4,10 @@ import { html, useRef, useState } from "../lib/html.js";
 import { useShortcuts } from "../lib/shortcuts.js";
 
 /**
- * columns: [{name, cell(row), class, title}]; id(row); open(row); selected: signal with a Set of ids, if rows can be selected;
+ * columns: [{name, cell(row), class, title}]; a class `later` or `latest` drops the column when there is little room. kind: class of the table; id(row); open(row); selected: signal with a Set of ids, if rows can be selected;
  * keys: {letter: [description, action(row)]} for the focused row.
  */
-export function Table({ caption, columns, rows, id, open, selected, keys = {}, hidden = true }) {
+export function Table({ caption, columns, rows, id, open, selected, keys = {}, hidden = true, kind = "" }) {
   const body = useRef(null);
   const held = useRef(null);
   const [pointed, setPointed] = useState(false);
@@ -37,17 +37,17 @@ export function Table({ caption, columns, rows, id, open, selected, keys = {}, h
     [ids, pointed],
   );
   const all = selected && shown.length > 0 && shown.every((one) => selected.value.has(id(one)));
-  return html`<div class="table rows" onMouseEnter=${() => setPointed(true)} onMouseLeave=${() => setPointed(false)}>
+  return html`<div class="table rows ${kind}" onMouseEnter=${() => setPointed(true)} onMouseLeave=${() => setPointed(false)}>
     ${fresh > 0 && html`<button type="button" class="pill" onClick=${() => { held.current = rows; setPointed(false); }}>${fresh} new</button>`}
     <table>
       <caption class=${hidden ? "unseen" : ""}>${caption}</caption>
       <thead><tr>
-        ${selected && html`<th scope="col" class="tick"><input type="checkbox" aria-label="Select all rows shown" checked=${all} onChange=${() => (selected.value = all ? new Set() : new Set(shown.map(id)))} /></th>`}
+        ${selected && html`<th scope="col" class="tick"><label><input type="checkbox" aria-label="Select all rows shown" checked=${all} onChange=${() => (selected.value = all ? new Set() : new Set(shown.map(id)))} /></label></th>`}
         ${columns.map((column) => html`<th scope="col" class=${column.class} title=${column.title}>${column.name}</th>`)}
       </tr></thead>
       <tbody ref=${body}>
         ${shown.map((one, n) => html`<tr key=${id(one)} data-row=${id(one)} tabindex=${n === 0 ? "0" : "-1"} class=${selected?.value.has(id(one)) ? "selected" : ""}>
-          ${selected && html`<td class="tick"><input type="checkbox" aria-label="Select this row" checked=${selected.value.has(id(one))} onChange=${() => toggle(selected, id(one))} /></td>`}
+          ${selected && html`<td class="tick"><label><input type="checkbox" aria-label="Select this row" checked=${selected.value.has(id(one))} onChange=${() => toggle(selected, id(one))} /></label></td>`}
           ${columns.map((column) => html`<td class=${column.class} data-label=${typeof column.name === "string" ? column.name : undefined}>${column.cell(one)}</td>`)}
         </tr>`)}
       </tbody>

@@ -44,11 +44,11 @@ export function YearChart({ of }) {
     </div>
     <p class="legend mute" aria-hidden="true"><span class="day tone-good level-2"></span> ran <span class="day tone-bad level-4"><${Icon} name="cross" /></span> some failed <span
       class="day tone-warn level-3">–</span> missed or paused <span class="day tone-busy level-2">·</span> upcoming</p>
-    <details><summary>By month</summary><div class="table" role="group" aria-label=${`${of.year} by month`} tabindex="0"><table><caption class="unseen">${of.year} by month</caption>
+    <details><summary>By month</summary><div class="table rows" role="group" aria-label=${`${of.year} by month`} tabindex="0"><table><caption class="unseen">${of.year} by month</caption>
       <thead><tr><th scope="col">Month</th>${["Runs", "Failed", "Gaps", "Upcoming"].map((name) => html`<th scope="col" class="number">${name}</th>`)}</tr>
         </thead>
       <tbody>${months.map((one) => html`<tr key=${one.name}><th scope="row">${one.name}</th>
-        ${["runs", "failed", "gaps", "coming"].map((name) => html`<td class="number">
+        ${["runs", "failed", "gaps", "coming"].map((name) => html`<td class="number" data-label=${name === "coming" ? "Upcoming" : name[0].toUpperCase() + name.slice(1)}>
         ${one[name].toLocaleString("en")}${name === "runs" && one.more ? "+" : ""}</td>`)}</tr>`)}</tbody></table></div></details>`;
 }
 

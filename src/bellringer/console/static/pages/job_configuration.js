@@ -1,0 +1,94 @@
+// The configuration of a job, in groups: first what differs from the defaults, then the rest.
+import { html } from "../lib/html.js";
+import { Icon } from "../lib/icons.js";
+import { part } from "../lib/api.js";
+import { setQuery, query } from "../lib/router.js";
+import { Card, CopyAs, DescriptionList, Json, Link, Time } from "../parts/elements.js";
+import { pathOf } from "../parts/job_actions.js";
+import { expression } from "../parts/schedule.js";
+
+const moment = (at) => at && html`<${Time} at=${at} short=${false} />`;
+const words = (text) => text.replaceAll("_", " ");
+const list = (values) => (values?.length ? values.join(", ") : null);
+const jobLink = (name) => html`<${Link} to=${`jobs/${part(name)}`}>${name}<//>`;
+const none = html`<span class="mute">none</span>`;
+
+// What a job has if nothing was said. A field without an entry here always differs: it belongs to this job.
+const USUAL = {
+  routed: true, priority: 5, timeout: null, heartbeat: null, expected_duration: null, delivery: "at_least_once", keep_result: false, max_concurrency: null,
+  concurrency_key: null, region: null, misfire: "fire_once", overlap: "skip", late_after: null, expires_in: null, pause_after_failures: null, jitter: null,
+  starts_at: null, ends_at: null, after: null, after_completion: "keep", enabled: true, app: null,
+};
+const USUAL_RETRY = { attempts: 3, base: "5s", cap: "15m", delays: null, jitter: null, never_on: null, only_on: null, max_elapsed: null };
+const RETRY_NAMES = {
+  attempts: "Attempts", base: "First delay", cap: "Longest delay", delays: "Fixed delays", jitter: "Jitter of delays", never_on: "Never on", only_on: "Only on",
+  max_elapsed: "Give up after",
+};
+
+/** [name, value, differs from the default] of each field of each group. */
+function groupsOf(job) {
+  const differs = (name) => !(name in USUAL) || JSON.stringify(job[name] ?? null) !== JSON.stringify(USUAL[name]);
+  const row = (name, title, shown = job[name]) => [title, shown ?? none, differs(name)];
+  const retry = { ...USUAL_RETRY, ...job.retry };
+  return {
+    Schedule: [
+      ["Runs", html`${job.description}${job.schedules.map((one) => html` <code class="mute">${expression(one)}</code>`)}`, true],
+      row("enabled", "Enabled", job.enabled ? "yes" : "no"),
+      row("jitter", "Jitter", job.jitter && `up to ${job.jitter}; ${job.jitter_by} for this job`),
+      row("starts_at", "Starts", moment(job.starts_at)), row("ends_at", "Ends", moment(job.ends_at)),
+      row("after", "Starts after", job.after && html`${jobLink(job.after.job)}, on ${words(job.after.on)}`),
+      ["Followed by", job.followers.length ? job.followers.map((name, n) => html`${n ? ", " : ""}${jobLink(name)}`) : none, job.followers.length > 0],
+      row("after_completion", "After the last run", words(job.after_completion)),
+      ["Done", moment(job.done_at) ?? none, Boolean(job.done_at)],
+    ],
+    Execution: [
+      ["Task", html`<code>${job.task}</code>`, true],
+      row("routed", "Pool", `${job.pool}${job.routed ? ", chosen by the duration of its runs" : ""}`),
+      row("priority", "Priority"), row("timeout", "Timeout"), row("heartbeat", "Heartbeat"), row("expected_duration", "Expected duration"),
+      row("delivery", "Delivery", words(job.delivery)), row("max_concurrency", "Concurrent runs", job.max_concurrency && `at most ${job.max_concurrency}`),
+      row("concurrency_key", "Concurrency key", job.concurrency_key && html`<code>${job.concurrency_key}</code>, at most ${job.concurrency_limit} at once`),
+      row("keep_result", "Result", job.keep_result ? "kept for the next run" : "not kept"), row("region", "Region"),
+    ],
+    Retry: Object.entries(RETRY_NAMES).map(([name, title]) => [
+      title, (Array.isArray(retry[name]) ? list(retry[name]) : retry[name]) ?? none, JSON.stringify(retry[name]) !== JSON.stringify(USUAL_RETRY[name])]),
+    "Overlap and misfire": [
+      row("overlap", "Overlap", words(job.overlap)), row("misfire", "Misfire", words(job.misfire)),
+      ["Catch-up", job.max_catchup === null ? none : `at most ${job.max_catchup}, none older than ${job.catchup_window}${job.catchup_rate ? `, ${job.catchup_rate} per minute` : ""}`,
+        job.max_catchup !== null],
+      row("late_after", "Late after"), row("expires_in", "Expires in"),
+      row("pause_after_failures", "Pause after", job.pause_after_failures && `${job.pause_after_failures} failures in a row`),
+    ],
+    Ownership: [
+      ["Owner", job.owner, true], ["Tags", list(job.tags) ?? none, job.tags.length > 0],
+      row("app", "App", job.app && [job.app, job.app_version].filter(Boolean).join(" ")),
+    ],
+    Record: [
+      ["Revision", job.revision, true], ["Created", moment(job.created_at), true], ["Changed", moment(job.updated_at), true], ["Id", html`<code>${job.job_id}</code>`, true],
+    ],
+  };
+}
+
+function Groups({ groups }) {
+  return html`<div class="cards groups">${groups.map(([title, rows]) => html`<${Card} key=${title} title=${title}><${DescriptionList} of=${rows} /><//>`)}</div>`;
+}
+
+function Payload({ job }) {
+  const hidden = list(job.redact);
+  const [title, value] = job.http ? ["HTTP request", job.http] : ["Arguments", job.args.length ? { args: job.args, kwargs: job.kwargs } : job.kwargs];
+  const isEmpty = Object.keys(value).length === 0;
+  return html`<${Card} title="Payload" wide=${true} aside=${hidden && html`<span class="mute"><${Icon} name="lock" /> hidden: ${hidden}</span>`}>
+    ${isEmpty ? html`<p class="mute">The task runs without arguments.</p>` : html`<${Json} value=${value} label=${title} />`}<//>`;
+}
+
+export function Configuration({ job }) {
+  const raw = query.value.get("as") === "json";
+  const groups = Object.entries(groupsOf(job));
+  const pick = (wanted) => groups.map(([title, rows]) => [title, rows.filter(([, , differs]) => differs === wanted)]).filter(([, rows]) => rows.length > 0);
+  const usual = pick(false);
+  const count = usual.reduce((sum, [, rows]) => sum + rows.length, 0);
+  return html`<div class="tools"><label><input type="checkbox" checked=${raw} onChange=${() => setQuery({ as: raw ? "" : "json" })} /> As JSON</label><span class="gap"></span>
+      <${CopyAs} cli=${`bellringer jobs get '${job.name}' --json`} path=${pathOf(job)} /></div>
+    ${raw ? html`<${Json} value=${job} label="The job as JSON" />` : html`<${Groups} groups=${pick(true)} /><${Payload} job=${job} />
+      <details open=${query.value.get("defaults") === "1"}><summary onClick=${(event) => { event.preventDefault(); setQuery({ defaults: query.peek().get("defaults") ? "" : "1" }); }}>${count} settings with their default values</summary>
+        <${Groups} groups=${usual} /></details>`}`;
+}

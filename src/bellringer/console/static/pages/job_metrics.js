@@ -1,0 +1,114 @@
+// The metrics of a job: percentiles of duration and lateness with the learned baseline, attempts, and failures.
+import { html } from "../lib/html.js";
+import { Icon } from "../lib/icons.js";
+import { get } from "../lib/api.js";
+import { useData } from "../lib/page_data.js";
+import { setQuery, query } from "../lib/router.js";
+import { formatDuration, formatTime, parseDuration } from "../lib/time.js";
+import { SmallChart, ZoomReset, rangeOfZoom, zoomRange, zoomText } from "../parts/chart.js";
+import { CopyAs, Empty, Loading, Time } from "../parts/elements.js";
+import { pathOf } from "../parts/job_actions.js";
+import { Segments, segment } from "../parts/segmented_control.js";
+import { ShareButton } from "../parts/share.js";
+
+const RANGES = { "1h": "1 hour", "24h": "1 day", "7d": "7 days", "30d": "30 days", "90d": "90 days" };
+const RANGE_SECONDS = { "1h": 3_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000, "90d": 7_776_000 };
+const USUAL_RANGE = "7d";
+const FAR = 3; // a limit that is this many times as high as all durations is not drawn: it would flatten them
+
+const count = (value) => Math.round(value).toLocaleString("en");
+const share = (value) => `${+(value * 100).toFixed(value > 0.999 && value < 1 ? 3 : 1)} %`;
+const sum = (buckets, field) => buckets.reduce((total, one) => total + one[field], 0);
+const known = (value) => value !== null && value !== undefined;
+
+/** Skips on purpose (overlap, freeze, pause, calendar) are neither expected nor missed. */
+function missedText({ missed, expected, more, uncounted }) {
+  const gaps = uncounted ? `, and ${uncounted} gaps that were not counted` : "";
+  return `${missed.toLocaleString("en")} of ${more ? "at least " : ""}${expected.toLocaleString("en")} occurrences missed in 30 days${gaps}`;
+}
+
+export function Metrics({ job }) {
+  const range = rangeOfZoom(segment("range", RANGES, USUAL_RANGE), RANGE_SECONDS);
+  const found = useData((stop) => get(`${pathOf(job)}/stats`, { range }, stop), [job.job_id, range]);
+  return html`<${Loading} of=${found} shape="cards" rows=${4}>${(data) =>
+    data.attempts === 0 && data.missed.missed === 0
+      ? html`<${Empty} title="No attempts yet"><p>Metrics appear after the first run.</p><//>`
+      : html`<${Content} job=${job} data=${data} range=${range} />`}<//>`;
+}
+
+function Content({ job, data, range }) {
+  const { buckets, step } = data.series;
+  const cut = buckets.some((one) => one.more);
+  const shareTerms = () => {
+    const [from, to] = zoomRange() ?? [Date.parse(buckets[0].at) / 1000, Date.parse(buckets.at(-1).at) / 1000 + step];
+    return { range, zoom: zoomText(from, to) };
+  };
+  return html`<${Figures} data=${data} />
+    <div class="tools"><${Segments} name="range" label="Range" of=${RANGES} usual=${USUAL_RANGE} clear=${["zoom"]} /><${ZoomReset} /><span class="gap"></span>
+      <${ShareButton} what="chart" terms=${shareTerms} /><${CopyAs} path=${`${pathOf(job)}/stats?range=${range}`} /></div>
+    <${Charts} buckets=${buckets} step=${step} baseline=${data.baseline} />
+    ${cut && html`<p class="mute">Some intervals have more attempts than are read. Their figures cover the newest ones.</p>`}
+    <${ByInterval} buckets=${buckets} step=${step} />`;
+}
+
+/** The figures of the latest attempts, whatever the range of the charts. */
+function Figures({ data }) {
+  const { baseline, missed } = data;
+  const one = (title, value, note, tone = "") => html`<div><dt>${title}</dt><dd class=${tone}>${value}</dd><dd class="mute">${note}</dd></div>`;
+  const usual = baseline.median ? one("Usual duration", baseline.median, `at most ${baseline.longest}; slow after ${baseline.slow_after ?? "–"}`)
+    : one("Usual duration", "–", "learned after a few successful runs");
+  return html`<dl class="measures" aria-label="Latest attempts">
+    ${one("Succeeded", data.success_rate === null ? "–" : share(data.success_rate), html`of the last ${data.attempts.toLocaleString("en")} attempts, since <${Time} at=${data.since} />`)}
+    ${one("Failed", data.failed.toLocaleString("en"), "attempts", data.failed ? "tone-bad" : "")}
+    ${one("Duration", data.run ? formatDuration(data.run.p50) : "–", data.run ? `median; p95 ${formatDuration(data.run.p95)}, p99 ${formatDuration(data.run.p99)}` : "no attempt has ended")}
+    ${usual}
+    ${one("Wait", data.wait ? formatDuration(data.wait.p50) : "–", data.wait ? `median; p95 ${formatDuration(data.wait.p95)}, p99 ${formatDuration(data.wait.p99)}` : "no attempt has started")}
+    ${one("Missed", missed.rate === null ? "–" : `${+(missed.rate * 100).toFixed(4)} %`, missedText(missed), missed.missed ? "tone-bad" : "")}
+  </dl>
+  ${baseline.outgrown && html`<p class="tone-warn"><${Icon} name="warning" /> Runs take longer than the ${baseline.interval} between two occurrences.</p>`}`;
+}
+
+function Charts({ buckets, step, baseline }) {
+  const longest = Math.max(0, ...buckets.map((one) => one.duration?.p99 ?? 0));
+  const limit = (text) => (text && longest && parseDuration(text) < longest * FAR ? parseDuration(text) : null);
+  const [usual, slow] = [limit(baseline.median), limit(baseline.slow_after)];
+  const per = `per ${formatDuration(step)}`;
+  const charts = [
+    { title: "Duration", format: formatDuration, none: "No attempt ended in this time.", label: "duration of attempts: median, 95th and 99th percentile, with the usual duration",
+      bands: [[0, 1, "busy"], [1, 2, "busy"]], summary: summarize(buckets, (one) => one.duration?.p99, "p99 up to"),
+      draw: [["p99", "busy", (one) => one.duration?.p99, "edge"], ["p95", "busy", (one) => one.duration?.p95, "edge"], ["p50", "busy", (one) => one.duration?.p50],
+        ...(usual ? [["usual", "good", () => usual, "limit"]] : []), ...(slow ? [["slow after", "warn", () => slow, "limit"]] : [])] },
+    { title: "Lateness", format: formatDuration, none: "No scheduled run started in this time.", label: "lateness of scheduled runs: median and 99th percentile", bands: [[0, 1, "warn"]],
+      summary: summarize(buckets, (one) => one.lateness?.p99, "p99 up to"),
+      draw: [["p99", "warn", (one) => one.lateness?.p99, "edge"], ["p50", "warn", (one) => one.lateness?.p50]] },
+    { title: "Attempts per run", format: (value) => String(+value.toFixed(2)), none: "No attempt in this time.", label: "attempts per run; more than 1 are retries",
+      summary: `${count(sum(buckets, "attempts"))} attempts, ${count(sum(buckets, "retries"))} retries`,
+      draw: [["attempts per run", "calm", attemptsPerRun]] },
+    { title: "Failures", format: count, none: "No attempt failed in this time.", label: "failed attempts among all attempts",
+      summary: `${count(sum(buckets, "failed"))} of ${count(sum(buckets, "attempts"))} attempts failed`,
+      draw: sum(buckets, "failed") ? [["attempts", "mute", (one) => one.attempts, "bars"], ["failed", "bad", (one) => one.failed, "bars"]] : [] },
+  ];
+  return html`<div class="small-charts large">${charts.map((chart) => html`<${SmallChart} key=${chart.title} ...${chart} points=${buckets} height=${170}
+    label=${`${chart.label}, ${per}: ${chart.summary}`} />`)}</div>`;
+}
+
+const attemptsPerRun = (one) => (one.attempts > one.retries ? one.attempts / (one.attempts - one.retries) : null);
+
+function summarize(buckets, read, text) {
+  const values = buckets.map(read).filter(known);
+  return values.length ? `${text} ${formatDuration(Math.max(...values))}` : "";
+}
+
+/** The charts as a table, the newest interval first. */
+function ByInterval({ buckets, step }) {
+  const rows = buckets.filter((one) => one.attempts).toReversed();
+  const names = ["Attempts", "Retries", "Failed", "Duration p50", "p95", "p99", "Lateness p50", "p99"];
+  const label = `Metrics per ${formatDuration(step)}`;
+  return html`<details open=${query.value.get("table") === "1"}><summary onClick=${(event) => { event.preventDefault(); setQuery({ table: query.peek().get("table") ? "" : "1" }); }}>Charts as a table</summary>
+    <div class="table rows points" role="group" aria-label=${label} tabindex="0"><table><caption class="unseen">${label}</caption>
+    <thead><tr><th scope="col">From</th>${names.map((name) => html`<th scope="col" class="number">${name}</th>`)}</tr></thead>
+    <tbody>${rows.map((one) => html`<tr key=${one.at}><th scope="row">${formatTime(one.at).slice(0, 16)}</th>
+      <td class="number" data-label="Attempts">${count(one.attempts)}${one.more ? "+" : ""}</td><td class="number" data-label="Retries">${count(one.retries)}</td><td class="number ${one.failed ? "tone-bad" : ""}" data-label="Failed">${count(one.failed)}</td>
+      ${["p50", "p95", "p99"].map((name) => html`<td class="number" data-label=${`Duration ${name}`}>${formatDuration(one.duration?.[name])}</td>`)}
+      ${["p50", "p99"].map((name) => html`<td class="number" data-label=${`Lateness ${name}`}>${formatDuration(one.lateness?.[name])}</td>`)}</tr>`)}</tbody></table></div></details>`;
+}
