@@ -1,5 +1,6 @@
 // The graph of a workflow: each version, and the difference between two versions as drawing and text.
 import { html } from "../lib/html.js";
+import { Icon } from "../lib/icons.js";
 import { get } from "../lib/api.js";
 import { write } from "../lib/json.js";
 import { useData } from "../lib/page_data.js";
@@ -12,7 +13,7 @@ import { Graph } from "../parts/graph.js";
 import { pathOf } from "../parts/job_actions.js";
 import { Segments, segment } from "../parts/segmented_control.js";
 
-const DIRECTIONS = { lr: "→ Across", tb: "↓ Down" };
+const DIRECTIONS = { lr: html`<${Icon} name="arrow-right" /> Across`, tb: html`<${Icon} name="arrow-down" /> Down` };
 const MARKS = { added: ["+", "good"], removed: ["−", "bad"], changed: ["~", "warn"], same: ["=", "mute"] };
 
 export function GraphTab({ job }) {
@@ -121,7 +122,7 @@ function Panel({ node, graph, before, mark }) {
   const [now, then] = [declaredNode(graph, node.name), declaredNode(before, node.name)];
   const fields = [...new Set([...Object.keys(then ?? {}), ...Object.keys(now ?? {})])].filter((name) => write(now?.[name]) !== write(then?.[name]));
   return html`<aside class="card panel" aria-label=${`node ${node.name}`}>
-    <header><h2>${node.name}</h2><button type="button" class="quiet icon" aria-label="Close the node" onClick=${() => setQuery({ node: "" })}>✕</button></header>
+    <header><h2>${node.name}</h2><button type="button" class="quiet icon" aria-label="Close the node" onClick=${() => setQuery({ node: "" })}><${Icon} name="close" /></button></header>
     ${mark && html`<p class="tone-${MARKS[mark][1]}"><span aria-hidden="true">${MARKS[mark][0]}</span> ${mark}</p>`}
     <${DescriptionList} of=${[
       ["Kind", node.map ? `${node.kind}, one per element` : node.kind], node.task && ["Task", html`<code>${node.task}</code>`],

@@ -4,7 +4,7 @@ import { Icon } from "../lib/icons.js";
 import { request } from "../lib/api.js";
 import { write } from "../lib/json.js";
 import { fromNow, formatTime } from "../lib/time.js";
-import { ErrorMessage } from "./elements.js";
+import { ErrorMessage, Skeleton } from "./elements.js";
 
 const KINDS = ["cron", "rrule", "every", "delay", "at"];
 const FLAGS = {
@@ -104,6 +104,6 @@ export function Preview({ schedule, job, onFaults }) {
     ${error && (error.errors?.length && onFaults ? html`<p class="tone-bad"><${Icon} name="cross" /> ${error.errors[0].detail}</p>` : html`<${ErrorMessage} error=${error} />`)}
     ${response && html`<${Meaning} of=${response} /><${Fires} fires=${response.fires} zone=${response.schedule.tz} brief=${true} />
       <${Excluded} of=${response.excluded} />`}
-    ${busy && !response && html`<p class="loading">Loading …</p>`}
+    ${busy && !response && html`<${Skeleton} />`}
   </div>`;
 }
