@@ -16,10 +16,10 @@ from starlette.responses import Response
 
 from bellringer.access import Role
 from bellringer.api.endpoints.health import SLOW_ROUND_TRIP_SECONDS, HealthFacts, attention, verdict
+from bellringer.api.endpoints.load_series import WORKFLOW_TASKS, StepLoad, loads_by_step
 from bellringer.api.endpoints.objective import round_share
 from bellringer.api.http.operation import choice, operation
 from bellringer.api.http.request import RequestContext, reply
-from bellringer.core.jobs import SIGNAL_TASK, WAIT_TASK, WORKFLOW_TASK
 from bellringer.core.loop_progress import check_health, loops_of_all_processes
 from bellringer.core.runs import RunKey
 from bellringer.durations import format_duration
@@ -57,7 +57,6 @@ def bounded_count(number: int, most: int) -> Count:
 
 MAX_TASKS: Final = 20
 _MILLISECOND: Final = timedelta(milliseconds=1)
-_WORKFLOW_TASKS: Final = frozenset({WORKFLOW_TASK, WAIT_TASK, SIGNAL_TASK})  # runs of these tasks occupy no worker
 _GOOD_OUTCOMES: Final = frozenset({"ok", None})  # None: the run ended without an attempt, or was given back
 
 
@@ -98,7 +97,7 @@ class RecentRuns:
         """Returns the tasks that took the most time, and those that failed most."""
         by_task: dict[str, list[RunBar]] = defaultdict(list)
         for one in self.tries:
-            if one.attempt and one.task not in _WORKFLOW_TASKS:
+            if one.attempt and one.task not in WORKFLOW_TASKS:
                 by_task[one.task].append(one)
         described = [_time(task, tries) for task, tries in by_task.items()]
         longest = sorted(described, key=lambda t: (-t.seconds, t.task))
@@ -255,7 +254,7 @@ async def get(call: RequestContext) -> Response:
             timing=timing,
             scheduler=_scheduler(schedulers),
             attention=attention(facts),
-            series=_series(steps, started, died, looked),
+            series=_series(steps, started, died, looked, _loads(steps, looked, facts.pools)),
             timeline=await timeline(call, goal.now, looked.busiest(MAX_LANES)),
             tasks=looked.tasks(),
         )
@@ -355,7 +354,23 @@ def _timing(goal: ObjectiveRow, started: Starts, looked: RecentRuns, firing: flo
     )
 
 
-def _series(steps: Steps, started: Starts, died: Mapping[datetime, int], looked: RecentRuns) -> wire.Series:
+def _loads(steps: Steps, looked: RecentRuns, pools: Sequence[PoolBacklog]) -> Mapping[datetime, StepLoad]:
+    """Returns the load of each step; of none if not all runs of the range were read, as older ones may still wait."""
+    if looked.since is not None:
+        return {}
+    executing = sum(pool.busy for pool in pools)
+    moments = steps.all()
+    found = loads_by_step(looked.tries, moments, timedelta(seconds=steps.seconds), steps.now, executing)
+    return dict(zip(moments, found, strict=True))
+
+
+def _series(
+    steps: Steps,
+    started: Starts,
+    died: Mapping[datetime, int],
+    looked: RecentRuns,
+    loads: Mapping[datetime, StepLoad],
+) -> wire.Series:
     succeeded, lateness = looked.succeeded_by(steps.of), looked.lateness_by(steps.of)
 
     def is_known(at: datetime) -> bool:
@@ -373,6 +388,8 @@ def _series(steps: Steps, started: Starts, died: Mapping[datetime, int], looked:
                 failed=died.get(at, 0),
                 lateness_p50_ms=percentile(lateness.get(at, []), 0.5) if is_known(at) else None,
                 lateness_p99_ms=percentile(lateness.get(at, []), 0.99) if is_known(at) else None,
+                waiting=loads[at].waiting if at in loads else None,
+                busy=loads[at].busy if at in loads else None,
             )
             for at in steps.all()
         ],
