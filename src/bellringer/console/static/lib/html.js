@@ -4,5 +4,5 @@ import htm from "../vendor/htm.js";
 
 export const html = htm.bind(h);
 export { Fragment, render };
-export { useCallback, useEffect, useId, useMemo, useRef, useState } from "../vendor/hooks.js";
+export { useCallback, useEffect, useId, useLayoutEffect, useMemo, useRef, useState } from "../vendor/hooks.js";
 export { batch, computed, effect, signal, useComputed, useSignal } from "../vendor/signals.js";

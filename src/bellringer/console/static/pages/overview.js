@@ -156,8 +156,8 @@ const highest = (points, field) => Math.max(0, ...points.map((point) => point[fi
 
 // Small charts side by side. draw: [name, tone, value of a point, kind of line].
 const CHARTS = [
-  { title: "Throughput", label: "runs started, succeeded and failed", none: "No run started in this time.", format: count,
-    draw: [["started", "busy", (point) => point.started, "bars"], ["succeeded", "good", (point) => point.succeeded], ["failed", "bad", (point) => point.failed, "bars"]],
+  { title: "Throughput", label: "runs started and failed", none: "No run started in this time.", format: count,
+    draw: [["started", "busy", (point) => point.started, "bars"], ["failed", "bad", (point) => point.failed, "bars"]],
     summary: (points) => `${count(total(points, "started"))} started, ${count(total(points, "failed"))} failed` },
   { title: "Late and missed", label: "runs that started late, and missed occurrences", none: "Nothing was late or missed.", format: count,
     draw: [["late", "warn", (point) => point.late, "bars"], ["missed", "bad", (point) => point.missed, "bars"]],
@@ -169,7 +169,7 @@ const CHARTS = [
     draw: [["waiting", "calm", (point) => point.waiting, "area"]],
     summary: (points) => `up to ${count(highest(points, "waiting"))} at once` },
   { title: "Busy", label: "runs that executed at the same time, on average", none: "Nothing executed in this time.", format: (value) => String(+value.toFixed(2)),
-    draw: [["executing", "busy", (point) => point.busy, "area"], ["slots", "calm", (point) => point.slots, "limit"]],
+    draw: [["executing", "busy", (point) => point.busy, "area"]],
     summary: (points) => `up to ${+highest(points, "busy").toFixed(1)}` },
 ];
 

@@ -64,6 +64,9 @@ const sparse = (color) => ({
   show: (plot, series, from, to) => plot.data[series].slice(from, to + 1).filter((value) => value !== null).length <= FEW_POINTS,
 });
 
+/** The room that the longest label of the axis needs. */
+const axisWidth = (labels) => 12 + 6.2 * Math.max(1, ...(labels ?? []).map((label) => label.length));
+
 const KINDS = {
   line: (color) => ({ width: 1.75, points: sparse(color) }),
   area: (color) => ({ width: 1.75, fill: faded(color, 0.16), points: sparse(color) }),
@@ -107,7 +110,7 @@ export function Chart({ times, series, bands = [], height = 120, label, format =
       scales: { x: { time: true }, y: { range: (_plot, _min, max) => [0, max > 0 ? max * 1.12 : 1] } },
       axes: [
         { ...axis, grid: { show: false }, size: 22, gap: 4, space: 56, values: (_plot, ticks) => ticks.map(isLong() ? day : clock) },
-        { ...axis, size: 52, gap: 4, space: 28, values: (_plot, ticks) => ticks.map((tick) => now.current.format(tick)) },
+        { ...axis, size: (_plot, values) => axisWidth(values), gap: 4, space: 28, values: (_plot, ticks) => ticks.map((tick) => now.current.format(tick)) },
       ],
       series: [{}, ...series.map(seriesOptions)],
       bands: bands.map(([upper, lower, tone]) => ({ series: [upper + 1, lower + 1], fill: faded(themeColor(`--${tone}`), 0.16) })),

@@ -1,5 +1,5 @@
 // A button that opens a popup menu. The popup is in the browser's top layer, so that tables and sticky cells do not cut or cover it.
-import { html, useEffect, useId, useRef, useState } from "../lib/html.js";
+import { html, useId, useLayoutEffect, useRef, useState } from "../lib/html.js";
 import { Icon } from "../lib/icons.js";
 import { address } from "../lib/router.js";
 
@@ -37,7 +37,8 @@ function Popup({ id, label, items, button, start, close }) {
     close();
     button.current?.focus();
   }
-  useEffect(() => {
+  useLayoutEffect(() => {
+    // The focus moves before the next key arrives, which would otherwise be a shortcut of the page.
     list.current.showPopover();
     place(list.current, button.current);
     focus(start);
