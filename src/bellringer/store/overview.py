@@ -250,5 +250,11 @@ async def load_attempts(store: Store, tenant_id: int, start: datetime, end: date
     return [RunBar(RunKey(job_id, at, slot), *others) for job_id, at, slot, *others in rows]
 
 
+async def list_claims(store: Store, tenant_id: int, limit: int) -> dict[RunKey, datetime]:
+    """Returns the runs that workers hold, and since when."""
+    rows = await store.pool.fetch(_SQL.claims, tenant_id, limit)
+    return {RunKey(job_id, at, slot): claimed_at for job_id, at, slot, claimed_at in rows}
+
+
 async def newest_jobs(store: Store, tenant_id: int, limit: int) -> Sequence[UUID]:
     return [row["job_id"] for row in await store.pool.fetch(_SQL.newest_jobs, tenant_id, limit)]

@@ -101,5 +101,11 @@ group by 1
 select job_id, scheduled_for, slot, task, jitter_by, attempt, outcome, ends_as, started_at, finished_at, is_node
 from bellringer.attempts_of_tenant($1, $2, $3, $4)
 
+-- name: claims
+-- Runs that workers hold: as many as there are busy slots, or fewer.
+select job_id, scheduled_for, slot, claimed_at from queue
+where worker_id is not null and tenant_id = $1 and claimed_at is not null
+limit $2
+
 -- name: newest_jobs
 select job_id from jobs where tenant_id = $1 and deleted_at is null order by job_id desc limit $2

@@ -126,8 +126,7 @@ class SchedulerSums(ResponseModel, frozen=True):
 class Point(ResponseModel, frozen=True):
     """The runs that were due or ended in a step that starts at `at`. Unknown values of the past are null.
 
-    `failed` counts dead runs. `waiting` runs of the range had not started at the end of the step; `busy` is the average
-    number of executing runs.
+    `failed` counts dead runs. `waiting` and `busy` are the average numbers of runs that waited for their first start, and that executed.
     """
 
     at: datetime
@@ -138,7 +137,7 @@ class Point(ResponseModel, frozen=True):
     failed: int
     lateness_p50_ms: int | None
     lateness_p99_ms: int | None
-    waiting: int | None = None
+    waiting: float | None = None
     busy: float | None = None
 
 

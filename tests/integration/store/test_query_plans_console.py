@@ -160,6 +160,7 @@ async def _sums(store: Store, tenant_id: int) -> None:
     await overview.load_counts(store, tenant_id)
     await overview.list_troubles(store, tenant_id, 8)
     await overview.newest_jobs(store, tenant_id, 20)
+    await overview.list_claims(store, tenant_id, 2_000)
     assert len(await overview.list_orphans(store, tenant_id, 8)) == (8 if tenant_id < 3 else 0)
 
 

@@ -32,38 +32,48 @@ def bar(due: float, started: float | None = None, ended: float | None = None, *,
     return RunBar(**{**values, **more})
 
 
-def loads(*tries: RunBar, executing: int = 0) -> list[tuple[int, float]]:
-    return [(one.waiting, one.busy) for one in loads_by_step(tries, STARTS, STEP, NOW, executing)]
+def loads(*tries: RunBar, claimed: dict[int, float] | None = None) -> list[tuple[float, float]]:
+    """The load of three steps. claimed: the number of a job → when a worker claimed its run, in minutes after noon."""
+    since = {
+        one.key: NOON + (claimed or {})[one.key.job_id.int] * STEP
+        for one in tries
+        if one.key.job_id.int in (claimed or {})
+    }
+    return [(one.waiting, one.busy) for one in loads_by_step(tries, STARTS, STEP, NOW, since)]
 
 
 def test_a_run_waits_until_it_starts_and_then_executes_until_it_ends() -> None:
-    assert loads(bar(0.5, 1.5, 2.25)) == [(1, 0.0), (0, 0.5), (0, 0.25)]
+    assert loads(bar(0.5, 1.5, 2.25)) == [(0.5, 0.0), (0.5, 0.5), (0.0, 0.25)]
 
 
 def test_parallel_attempts_add_up_and_jitter_is_no_waiting() -> None:
     late = bar(0, 1.5, 3, job=2, jitter_by=timedelta(seconds=90))
-    assert loads(bar(0, 0, 3), late) == [(0, 1.0), (0, 1.5), (0, 2.0)]
+    assert loads(bar(0, 0, 3), late) == [(0.0, 1.0), (0.0, 1.5), (0.0, 2.0)]
 
 
-def test_of_unfinished_runs_the_first_are_the_executing_ones() -> None:
-    assert loads(bar(1, job=1), bar(2, job=2), bar(2.5, job=3), executing=1) == [(0, 0.0), (1, 1.0), (2, 1.0)]
+def test_a_run_that_nobody_claimed_waits_and_a_claimed_one_executes() -> None:
+    assert loads(bar(1, job=1), bar(1, job=2), claimed={1: 2}) == [(0.0, 0.0), (2.0, 0.0), (1.0, 1.0)]
+
+
+def test_a_retry_executes_without_having_waited() -> None:
+    assert loads(bar(0, 0, 1, outcome="failed", ends_as=None), claimed={1: 2}) == [(0.0, 1.0), (0.0, 0.0), (0.0, 1.0)]
 
 
 def test_a_run_that_was_skipped_waits_until_then_and_future_runs_do_not_count() -> None:
-    assert loads(bar(0, None, 1.5), bar(3.5, job=2)) == [(1, 0.0), (0, 0.0), (0, 0.0)]
+    assert loads(bar(0, None, 1.5), bar(3.5, job=2)) == [(1.0, 0.0), (0.5, 0.0), (0.0, 0.0)]
 
 
 def test_nodes_never_wait_and_workflow_runs_occupy_nothing() -> None:
     node = bar(0, 2, 3, is_node=True)
     flow = bar(0, 0, 3, job=2, task=WORKFLOW_TASK)
-    assert loads(node, flow) == [(0, 0.0), (0, 0.0), (0, 1.0)]
+    assert loads(node, flow) == [(0.0, 0.0), (0.0, 0.0), (0.0, 1.0)]
 
 
 def test_an_attempt_that_began_before_the_first_step_counts_from_there() -> None:
-    assert loads(bar(-5, -4, 0.5)) == [(0, 0.5), (0, 0.0), (0, 0.0)]
+    assert loads(bar(-5, -4, 0.5)) == [(0.0, 0.5), (0.0, 0.0), (0.0, 0.0)]
 
 
 def test_the_last_step_may_be_incomplete() -> None:
-    [load] = loads_by_step([bar(0, 0, 0.5)], [NOON], STEP, NOON + STEP / 2, 0)
-    assert load == StepLoad(waiting=0, busy=1.0)
-    assert loads_by_step([], [], STEP, NOW, 0) == []
+    [load] = loads_by_step([bar(0, 0, 0.5)], [NOON], STEP, NOON + STEP / 2, {})
+    assert load == StepLoad(waiting=0.0, busy=1.0)
+    assert loads_by_step([], [], STEP, NOW, {}) == []

@@ -254,7 +254,7 @@ async def get(call: RequestContext) -> Response:
             timing=timing,
             scheduler=_scheduler(schedulers),
             attention=attention(facts),
-            series=_series(steps, started, died, looked, _loads(steps, looked, facts.pools)),
+            series=_series(steps, started, died, looked, await _loads(call, steps, looked)),
             timeline=await timeline(call, goal.now, looked.busiest(MAX_LANES)),
             tasks=looked.tasks(),
         )
@@ -354,13 +354,13 @@ def _timing(goal: ObjectiveRow, started: Starts, looked: RecentRuns, firing: flo
     )
 
 
-def _loads(steps: Steps, looked: RecentRuns, pools: Sequence[PoolBacklog]) -> Mapping[datetime, StepLoad]:
+async def _loads(call: RequestContext, steps: Steps, looked: RecentRuns) -> Mapping[datetime, StepLoad]:
     """Returns the load of each step; of none if not all runs of the range were read, as older ones may still wait."""
     if looked.since is not None:
         return {}
-    executing = sum(pool.busy for pool in pools)
+    claimed = await stored.list_claims(call.reads, call.tenant_id, MAX_RUNS_READ)
     moments = steps.all()
-    found = loads_by_step(looked.tries, moments, timedelta(seconds=steps.seconds), steps.now, executing)
+    found = loads_by_step(looked.tries, moments, timedelta(seconds=steps.seconds), steps.now, claimed)
     return dict(zip(moments, found, strict=True))
 
 

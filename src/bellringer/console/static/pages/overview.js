@@ -151,6 +151,7 @@ function Attention({ items }) {
 const known = (value) => value !== null && value !== undefined;
 const ms = (value) => formatDuration(value / 1000);
 const count = (value) => Math.round(value).toLocaleString("en");
+const average = (value) => (value >= 100 ? count(value) : String(+value.toFixed(value < 1 ? 2 : 1)));
 const total = (points, field) => points.reduce((sum, point) => sum + (point[field] ?? 0), 0);
 const highest = (points, field) => Math.max(0, ...points.map((point) => point[field] ?? 0));
 
@@ -165,12 +166,12 @@ const CHARTS = [
   { title: "Lateness", label: "median and 99th percentile of the lateness", none: "No run was late by a measurable time.", format: ms, bands: [[0, 1, "warn"]],
     draw: [["p99", "warn", (point) => point.lateness_p99_ms], ["p50", "busy", (point) => point.lateness_p50_ms]],
     summary: (points) => `p99 up to ${ms(highest(points, "lateness_p99_ms"))}` },
-  { title: "Waiting", label: "due runs that had not started", none: "No run had to wait.", format: count,
+  { title: "Waiting", label: "due runs that waited for a slot, on average", none: "No run had to wait.", format: average,
     draw: [["waiting", "calm", (point) => point.waiting, "area"]],
-    summary: (points) => `up to ${count(highest(points, "waiting"))} at once` },
-  { title: "Busy", label: "runs that executed at the same time, on average", none: "Nothing executed in this time.", format: (value) => String(+value.toFixed(2)),
+    summary: (points) => `up to ${average(highest(points, "waiting"))} at once` },
+  { title: "Busy", label: "runs that executed at the same time, on average", none: "Nothing executed in this time.", format: average,
     draw: [["executing", "busy", (point) => point.busy, "area"]],
-    summary: (points) => `up to ${+highest(points, "busy").toFixed(1)}` },
+    summary: (points) => `up to ${average(highest(points, "busy"))} at once` },
 ];
 
 function Charts({ data }) {
@@ -186,7 +187,7 @@ function Charts({ data }) {
         || point.succeeded).map((point) => html`<tr key=${point.at}><th scope="row" title=${formatTime(point.at)}>${formatClock(point.at).slice(0, 5)}</th>
         ${["started", "succeeded", "failed", "late", "missed"].map((field) => html`<td class="number" data-label=${field[0].toUpperCase() + field.slice(1)}>${point[field] ?? "–"}</td>`)}
         ${["lateness_p50_ms", "lateness_p99_ms"].map((field) => html`<td class="number" data-label=${field === "lateness_p50_ms" ? "Lateness p50" : "Lateness p99"}>${known(point[field]) ? ms(point[field]) : "–"}</td>`)}
-        <td class="number" data-label="Waiting">${point.waiting ?? "–"}</td><td class="number" data-label="Executing">${known(point.busy) ? +point.busy.toFixed(2) : "–"}</td></tr>`)}</tbody></table></div></details>
+        <td class="number" data-label="Waiting">${known(point.waiting) ? average(point.waiting) : "–"}</td><td class="number" data-label="Executing">${known(point.busy) ? average(point.busy) : "–"}</td></tr>`)}</tbody></table></div></details>
     ${data.series.looked_at.relation === "gte" && html`<p
       class="mute">Successes, lateness, waiting and executing runs cover only the newest ${data.series.looked_at.value.toLocaleString("en")} runs.</p>`}`;
 }

@@ -104,7 +104,7 @@ export function Chart({ times, series, bands = [], height = 120, label, format =
     const options = {
       width: Math.max(place.current.clientWidth, 160),
       height,
-      padding: [8, 8, 0, 0],
+      padding: [8, 14, 0, 0],
       cursor: { drag: { x: true, y: false, setScale: false }, points: { size: 6 }, sync: { key: "time" }, y: false, bind: { dblclick: () => () => resetZoom() } },
       legend: { show: false },
       scales: { x: { time: true }, y: { range: (_plot, _min, max) => [0, max > 0 ? max * 1.12 : 1] } },
