@@ -126,7 +126,8 @@ class SchedulerSums(ResponseModel, frozen=True):
 class Point(ResponseModel, frozen=True):
     """The runs that were due or ended in a step that starts at `at`. Unknown values of the past are null.
 
-    `failed` counts dead runs. `waiting` and `busy` are the average numbers of runs that waited for their first start, and that executed.
+    `failed` counts dead runs. `waiting` and `busy` are the average numbers of runs that waited for their first start,
+    and that executed.
     """
 
     at: datetime
