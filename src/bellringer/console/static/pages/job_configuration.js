@@ -87,7 +87,7 @@ export function Configuration({ job }) {
   const usual = pick(false);
   const count = usual.reduce((sum, [, rows]) => sum + rows.length, 0);
   return html`<div class="tools"><label><input type="checkbox" checked=${raw} onChange=${() => setQuery({ as: raw ? "" : "json" })} /> As JSON</label><span class="gap"></span>
-      <${CopyAs} cli=${`bellringer jobs get '${job.name}' --json`} path=${pathOf(job)} /></div>
+      <${CopyAs} cli=${`bellringer jobs get '${job.name}' -o json`} path=${pathOf(job)} /></div>
     ${raw ? html`<${Json} value=${job} label="The job as JSON" />` : html`<${Groups} groups=${pick(true)} /><${Payload} job=${job} />
       <details open=${query.value.get("defaults") === "1"}><summary onClick=${(event) => { event.preventDefault(); setQuery({ defaults: query.peek().get("defaults") ? "" : "1" }); }}>${count} settings with their default values</summary>
         <${Groups} groups=${usual} /></details>`}`;
