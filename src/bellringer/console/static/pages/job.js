@@ -5,8 +5,10 @@ import { request, get, may, part } from "../lib/api.js";
 import { useData } from "../lib/page_data.js";
 import { useShortcuts } from "../lib/shortcuts.js";
 import { navigate, setQuery, query } from "../lib/router.js";
-import { CopyAs, Link, Loading, Tabs, Time } from "../parts/elements.js";
+import { CopyAs, Link, Loading, Tabs, Time, copy } from "../parts/elements.js";
+import { notify } from "../parts/dialog.js";
 import { askBackfill, askPause, askResume, askRun, pathOf, remove, skipAt, stateOf, stateTitle } from "../parts/job_actions.js";
+import { Menu } from "../parts/menu.js";
 import { Schedule, zoneOf } from "../parts/schedule.js";
 import { ShareButton } from "../parts/share.js";
 import { Changes } from "../parts/diff.js";
@@ -86,9 +88,12 @@ function Buttons({ job }) {
       <button type="button" onClick=${() => askBackfill(job)}>Backfill …</button>`}
     <button type="button" onClick=${() => whyJob(job)}>Explain</button>
     <span class="gap"></span>
-    ${may("editor") && html`
-      <${Link} class="button" to=${`jobs/${part(job.job_id)}/edit`}>Edit<//>
-      ${!job.workflow && html`<${Link} class="button" to="jobs/new" terms=${{ from: job.job_id }}>Duplicate<//>`}
-      <button type="button" class="danger" onClick=${() => remove(job, () => navigate("jobs"))}>Delete …</button>`}
+    ${may("editor") && html`<${Link} class="button" to=${`jobs/${part(job.job_id)}/edit`}><${Icon} name="edit" /> Edit<//>
+      <${Menu} label=${`More actions: ${job.name}`} kind="icon" items=${[
+        !job.workflow && { text: "Duplicate", icon: "copy", to: "jobs/new", terms: { from: job.job_id } },
+        { text: "Copy the id", icon: "link", act: () => copy(job.job_id).then(() => notify(`Copied the id of ${job.name}`)) },
+        "-",
+        { text: "Delete …", icon: "trash", tone: "bad", act: () => remove(job, () => navigate("jobs")) },
+      ]} />`}
   </div>`;
 }
