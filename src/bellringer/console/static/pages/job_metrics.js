@@ -18,6 +18,7 @@ const FAR = 3; // a limit that is this many times as high as all durations is no
 
 const count = (value) => Math.round(value).toLocaleString("en");
 const share = (value) => `${+(value * 100).toFixed(value > 0.999 && value < 1 ? 3 : 1)} %`;
+const unbroken = (text) => text.replace(/(\d) (m?s)\b/g, "$1\u00a0$2"); // a unit stays with its number
 const duration = (text) => (text ? formatDuration(parseDuration(text)) : "–");
 const sum = (buckets, field) => buckets.reduce((total, one) => total + one[field], 0);
 const known = (value) => value !== null && value !== undefined;
@@ -55,7 +56,7 @@ function Content({ job, data, range }) {
 /** The figures of the latest attempts, whatever the range of the charts. */
 function Figures({ data }) {
   const { baseline, missed } = data;
-  const one = (title, value, note, tone = "") => html`<div><dt>${title}</dt><dd class=${tone}>${value}</dd><dd class="mute">${note}</dd></div>`;
+  const one = (title, value, note, tone = "") => html`<div><dt>${title}</dt><dd class=${tone}>${value}</dd><dd class="mute">${typeof note === "string" ? unbroken(note) : note}</dd></div>`;
   const usual = baseline.median ? one("Usual duration", duration(baseline.median), `at most ${duration(baseline.longest)}; slow after ${duration(baseline.slow_after)}`)
     : one("Usual duration", "–", "learned after a few successful runs");
   return html`<dl class="measures" aria-label="Latest attempts">
