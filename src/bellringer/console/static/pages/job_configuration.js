@@ -38,7 +38,7 @@ function groupsOf(job) {
       row("starts_at", "Starts", moment(job.starts_at)), row("ends_at", "Ends", moment(job.ends_at)),
       row("after", "Starts after", job.after && html`${jobLink(job.after.job)}, on ${words(job.after.on)}`),
       ["Followed by", job.followers.length ? job.followers.map((name, n) => html`${n ? ", " : ""}${jobLink(name)}`) : none, job.followers.length > 0],
-      row("after_completion", "After the last run", words(job.after_completion)),
+      row("after_completion", "After completion", words(job.after_completion)),
       ["Done", moment(job.done_at) ?? none, Boolean(job.done_at)],
     ],
     Execution: [
