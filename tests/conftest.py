@@ -48,6 +48,7 @@ PGBOUNCER_FOLDER = ".services/pgbouncer"  # its programs are got once for a clon
 # Seconds of the files that take longest.
 TESTS = Path(__file__).parent
 LONGEST = {
+    "contracts/docs/test_tutorials.py": 260,
     "cluster/test_upgrade.py": 110,
     "cluster/test_cluster_up.py": 90,
     "contracts/backends/test_broker.py": 90,
