@@ -14,7 +14,6 @@ from bellringer.schedule import Cron, Every, Rrule
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 README = (ROOT / "README.md").read_text()
-TUTORIAL = (ROOT / "docs" / "tutorial.md").read_text()
 POLICIES = (ROOT / "docs" / "policies.md").read_text()
 WORKFLOWS = (ROOT / "docs" / "workflows.md").read_text()
 BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text()
@@ -47,18 +46,11 @@ def test_the_shown_policies_are_those_of_the_jobs() -> None:
     assert (month_end.misfire, month_end.overlap, type(month_end.schedules[0])) == ("skip", "replace", Rrule)
 
 
-def test_the_workflow_of_the_tutorial_runs(bellringer_test: Any) -> None:
-    app = _code("# etl.py", TUTORIAL)["app"]
-    t = bellringer_test(app, at="2026-03-28T12:00:00Z")
-    t.advance("1h", drain=True)
-    assert [(run.state, run.result) for run in t.runs("etl")] == [("succeeded", "32 rows on 2026-03-28")]
-    t.verify()
-
-
 def test_the_first_workflow_of_the_guide_runs(bellringer_test: Any) -> None:
     t = bellringer_test(_code("# etl.py", WORKFLOWS)["app"], at="2026-03-28T12:00:00Z")
     t.advance("1h", drain=True)
     assert [run.result for run in t.runs("etl")] == ["320 on 2026-03-28"]
+    t.verify()
 
 
 def test_the_second_workflow_of_the_guide_runs(bellringer_test: Any) -> None:
@@ -74,12 +66,6 @@ def test_the_second_workflow_of_the_guide_runs(bellringer_test: Any) -> None:
         "stock", "pay", "approved", "until-then", "ship",
     }  # fmt: skip
     assert [node.state for node in run.nodes("ship")] == ["succeeded"] * 2
-
-
-def test_the_test_of_the_tutorial_passes(bellringer_test: Any) -> None:
-    shown = _code("# test_nightly.py", TUTORIAL)
-    shown["test_nightly"](bellringer_test)
-    assert [job.name for job in shown["app"].definitions()] == ["test_nightly.cleanup"]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -101,8 +87,9 @@ def test_every_file_that_a_document_names_exists(document: Path) -> None:
 
 
 def test_the_readme_links_to_every_guide() -> None:
-    guides = {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md") if path.name != "index.md"}
-    assert guides - set(re.findall(r"\]\(([^)#]+)\)", README)) == set()
+    folder = ROOT / "docs"
+    guides = {*folder.glob("*.md"), *folder.glob("tutorials/*.md")} - {folder / "index.md"}
+    assert {str(path.relative_to(ROOT)) for path in guides} - set(re.findall(r"\]\(([^)#]+)\)", README)) == set()
 
 
 def _anchors(path: Path) -> set[str]:
@@ -117,3 +104,7 @@ def test_every_figure_was_measured_and_is_alone_in_its_cell() -> None:
     figures = [cell for row in rows for cell in row.strip("|").split("|")[1:] if "`" not in cell]
     assert len(figures) > 40
     assert [cell for cell in figures if len(re.findall(r"\d[\d.,]*", cell)) > 1] == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) < 120
