@@ -3,13 +3,17 @@
 A comment in the line above a block says otherwise:
 
     <!-- run in the background -->      a server in the foreground: started before all others, and left running
+    <!-- run until ready -->            a server in the foreground: started, stopped when it is ready, exits with 0
     <!-- not run: the reason -->        only read: its commands and options have to exist, its Python has to compile
 
 All blocks of shell run in one folder, next to one `bellringer dev`. Addresses that are examples lead to loopback.
+Blocks of JSON, YAML, TOML, INI and SQL have to parse. `test_tutorials.py` runs the tutorials.
 """
 
 from __future__ import annotations
 
+import asyncio
+import configparser
 import contextlib
 import json
 import os
@@ -21,16 +25,21 @@ import socket
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
+import tomllib
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import click
 import pytest
+import yaml
 from bench.__main__ import bench as internal_benchmarks
 from bench.peers.report import BEGIN, END
 
@@ -39,16 +48,33 @@ from bellringer.cli import cli
 from bellringer.testing.postgres import TestServer
 
 ROOT = Path(__file__).parents[3]
-# The blocks run in this order: the README and the tutorial create the jobs that the other pages use.
-FIRST = [ROOT / "README.md", ROOT / "docs" / "tutorial.md"]
-DOCUMENTS = [*FIRST, *sorted(set((ROOT / "docs").glob("*.md")) - set(FIRST))]
+DOCS = ROOT / "docs"
+# The blocks run in this order: these pages create the jobs that the other pages use.
+FIRST = [ROOT / "README.md", DOCS / "api.md", DOCS / "workflows.md"]
+TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
+GENERATED = {*(DOCS / "reference").rglob("*.md")}
+DOCUMENTS = [*FIRST, *sorted({*DOCS.rglob("*.md")} - {*FIRST, *GENERATED})]
+# Their blocks of Python are files of the folder in which the shell runs.
+WITH_FILES = ("README.md", "docs/workflows.md", "docs/simulate.md")
+SHOP = """
+from bellringer import App
+
+app = App()
+
+
+@app.task(name="shop.pack")
+def pack() -> None: ...
+"""
 BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text()
 BLOCK = re.compile(
-    r"^(?:<!-- (?P<mark>[^\n]*?) -->\n)?```(?P<kind>sh|python)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL
+    r"^(?:<!-- (?P<mark>[^\n]*?) -->\n)?(?P<indent> *)```(?P<kind>\w*)[^\n]*\n(?P<code>.*?)^(?P=indent)```",
+    re.MULTILINE | re.DOTALL,
 )
 COMMENT = re.compile(r"<!-- (.*?) -->", re.DOTALL)
 BACKGROUND = "run in the background"
+UNTIL_READY = "run until ready"
 NOT_RUN = "not run: "
+READY = re.compile(r"ready on (http://\S+)|worker joined|server listens")
 READY_SECONDS = 60.0
 BLOCK_SECONDS = 240.0  # on a machine that others keep busy; all blocks together take less than 90 s on an idle one
 # Curl itself takes a refusal for a success. An option that is missing, or a variable that is not set, ends a block.
@@ -69,6 +95,11 @@ class Block:
         return not self.mark
 
     @property
+    def is_tutorial(self) -> bool:
+        """Tutorials run from the first block to the last, each in a folder of its own."""
+        return self.where.startswith("docs/tutorials/")
+
+    @property
     def file_name(self) -> str | None:
         """Of a block that begins with `# hello.py`."""
         named = re.match(r"# (\w+\.py)\n", self.code)
@@ -82,13 +113,15 @@ def blocks() -> list[Block]:
         for match in BLOCK.finditer(text):
             line = text.count("\n", 0, match.start("code"))
             where = f"{path.relative_to(ROOT)}:{line}"
-            found.append(Block(where, match["mark"] or "", match["kind"], match["code"]))
+            found.append(Block(where, match["mark"] or "", match["kind"], textwrap.dedent(match["code"])))
     return found
 
 
 BLOCKS = blocks()
 SHELL = [block for block in BLOCKS if block.kind == "sh"]
+ON_STAGE = [block for block in SHELL if not block.is_tutorial]
 PYTHON = [block for block in BLOCKS if block.kind == "python"]
+DATA = [block for block in BLOCKS if block.kind in {"json", "yaml", "toml", "ini", "sql"}]
 
 
 def ids(block: Block) -> str:
@@ -96,7 +129,7 @@ def ids(block: Block) -> str:
 
 
 class Stage:
-    """A folder with the files that the README and the tutorial show, and the servers that they start."""
+    """A folder with the files that the pages show, and the servers that they start."""
 
     def __init__(self, folder: Path, dsn: str) -> None:
         self.folder = folder
@@ -106,25 +139,40 @@ class Stage:
         path = f"{Path(sys.executable).parent}:{kept['PATH']}"
         self.environ = {**kept, "PATH": path, "NO_COLOR": "1"}
         for block in PYTHON:
-            if block.where.startswith(("README.md", "docs/tutorial.md")) and block.file_name:
+            if block.where.startswith(WITH_FILES) and block.file_name:
                 (folder / block.file_name).write_text(block.code)
+        (folder / "shop").mkdir()
+        for name in ("__init__.py", "jobs.py", "tasks.py"):
+            (folder / "shop" / name).write_text(SHOP)
         self.url = ""
 
     def start(self, block: Block) -> None:
         """Run a block whose last command is a server; the port is any that is free."""
-        said = self.folder / f"background-{len(self._started)}.log"
-        with said.open("wb") as file:
+        self.url = self._start(block)[1] or self.url
+
+    def start_and_stop(self, block: Block) -> str:
+        """Run a block whose last command is a server until it is ready. Its exit code must be 0."""
+        process, _, output = self._start(block)
+        for entry in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+            os.kill(int(entry), signal.SIGTERM)
+        assert process.wait(READY_SECONDS) == 0, output.read_text()
+        return output.read_text()
+
+    def _start(self, block: Block) -> tuple[subprocess.Popen[bytes], str | None, Path]:
+        output = self.folder / f"background-{len(self._started)}.log"
+        code = self.real(block.code).replace("--metrics-port 9100", "--metrics-port 0")
+        with output.open("wb") as file:
             process = subprocess.Popen(
-                ["bash", "-c", PRELUDE + block.code], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=file,
+                ["bash", "-c", f"{PRELUDE}{code}\nexit $?"], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=file,
                 stderr=file, env={**self.environ, "BELLRINGER_PORT": "0"}, start_new_session=True,
             )  # fmt: skip
         self._started.append(process)
         end = time.monotonic() + READY_SECONDS
-        while (ready := re.search(r"ready on (http://\S+)|worker joined", said.read_text())) is None:
-            assert process.poll() is None, said.read_text()
-            assert time.monotonic() < end, said.read_text()
+        while (ready := READY.search(output.read_text())) is None:
+            assert process.poll() is None, output.read_text()
+            assert time.monotonic() < end, output.read_text()
             time.sleep(0.1)
-        self.url = self.url or ready[1]
+        return process, ready[1], output
 
     def run(self, block: Block, **environ: str) -> str:
         """Run a block to its end; what it leaves in the background runs on. Answers what it said."""
@@ -145,7 +193,7 @@ class Stage:
         code = code.replace("localhost:8700", address).replace("127.0.0.1:8700", address)
         code = re.sub(r"postgresql://(…|app@db/bellringer)", lambda _: shlex.quote(self.dsn), code)
         code = code.replace("https://example.com/", "http://127.0.0.1:65530/")  # nobody is called outside
-        if "run_…" in code and "--wait" not in code:
+        if "run_…" in code and "--wait" not in code and "bellringer workflows" not in code:
             return code.replace("run_…", self.newest_run())
         # The run of the line before: a person copies its id.
         return code.replace("run_…", '"$(bellringer runs list --job etl.etl --limit 1 -o name)"')
@@ -187,7 +235,7 @@ def stage(bellringer_server: TestServer) -> Iterator[Stage]:
     with bellringer_server.plain_database() as dsn:
         made = Stage(folder, dsn)
         try:
-            for block in SHELL:
+            for block in ON_STAGE:
                 if block.mark == BACKGROUND:
                     made.start(block)
             yield made
@@ -196,20 +244,27 @@ def stage(bellringer_server: TestServer) -> Iterator[Stage]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_blocks_are_found_and_every_mark_is_one_of_both() -> None:
+def test_blocks_are_found_and_every_mark_is_known() -> None:
     assert len(SHELL) > 20
     assert len(PYTHON) > 8
     marks = [block.mark for block in BLOCKS if block.mark]
-    assert [mark for mark in marks if mark != BACKGROUND and not re.match(rf"{NOT_RUN}[\w` ]{{9}}", mark)] == []
+    unknown = {mark for mark in marks if not re.match(rf"{NOT_RUN}[\w` ]{{9}}", mark)} - {BACKGROUND, UNTIL_READY}
+    assert unknown == set()
+    named = re.findall(r"tests/[\w/]+\.py", "\n".join(marks))
+    assert len(named) > 10
+    assert [name for name in named if not (ROOT / name).is_file()] == []
     text = "".join(path.read_text() for path in DOCUMENTS).replace(BEGIN, "").replace(END, "")
     assert sorted(COMMENT.findall(text)) == sorted(marks)  # a comment further up would mark nothing
-    # Deployment needs container engines, Kubernetes, systemd or a server of one's own.
-    elsewhere = ("docs/deployment.md", "docs/database.md", "docs/backup.md")
-    here = [block for block in SHELL if not block.where.startswith(elsewhere)]
-    assert sum(block.runs for block in here) >= len(here) / 2
+    not_run = [block.where for block in SHELL if block.mark.startswith(NOT_RUN)]
+    assert len(not_run) <= len(SHELL) / 4, not_run
 
 
-@pytest.mark.parametrize("block", [block for block in SHELL if block.runs], ids=ids)
+@pytest.mark.parametrize("block", [block for block in ON_STAGE if block.mark == UNTIL_READY], ids=ids)
+def test_the_server_of_the_block_becomes_ready_and_stops(stage: Stage, block: Block) -> None:
+    assert "Traceback" not in stage.start_and_stop(block)
+
+
+@pytest.mark.parametrize("block", [block for block in ON_STAGE if block.runs], ids=ids)
 def test_the_shell_block_runs(stage: Stage, block: Block) -> None:
     if "bellringer server" not in block.code:
         assert stage.run(block).strip()
@@ -226,12 +281,12 @@ def test_the_shell_block_runs(stage: Stage, block: Block) -> None:
         urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/jobs", timeout=10)
 
 
-@pytest.mark.parametrize("block", SHELL, ids=ids)
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.kind in {"sh", ""}], ids=ids)
 def test_every_command_and_option_of_the_block_exists(block: Block) -> None:
     code = block.code.replace("\\\n", " ")
     inner = re.findall(r"\$\((bellringer [^)]*)\)", code)
-    for line in [*inner, *re.findall(r"^bellringer .*$", code, re.MULTILINE)]:
-        words = [word for word in shlex.split(line, comments=True) if word != "&"]
+    for line in [*inner, *re.findall(r"^bellringer [a-z].*$", code, re.MULTILINE)]:
+        words = list(takewhile(lambda word: word not in {"&", ">", "|"}, shlex.split(line, comments=True)))
         _parse(cli, words[1:], line)
 
 
@@ -247,15 +302,62 @@ def _parse(command: click.Command, words: list[str], whole: str) -> None:
     try:
         command.make_context(whole, list(words), parent=context)
     except click.ClickException as error:
+        if "No such file" in error.message:
+            return  # the option exists; its file is an example
         raise AssertionError(f"{whole}: {error.format_message()}") from None
 
 
-@pytest.mark.parametrize("block", PYTHON, ids=ids)
+@pytest.mark.parametrize("block", [block for block in PYTHON if not block.is_tutorial], ids=ids)
 def test_the_python_block_runs(block: Block) -> None:
     code = compile(block.code, block.where, "exec")
     if block.runs:
         name = (block.file_name or "shown.py").removesuffix(".py")
         exec(code, {"__name__": name, "app": App()})
+
+
+def test_the_tests_that_pages_show_pass(bellringer_test: Callable[..., Any]) -> None:
+    ran = []
+    for block in PYTHON:
+        if block.is_tutorial or "(bellringer_test)" not in block.code:
+            continue
+        shown: dict[str, Any] = {"__name__": (block.file_name or "shown.py").removesuffix(".py")}
+        exec(compile(block.code, block.where, "exec"), shown)
+        for name in [name for name in shown if name.startswith("test_")]:
+            shown[name](bellringer_test)
+            ran.append(name)
+    assert "test_the_latest_days_are_caught_up" in ran
+
+
+@pytest.mark.parametrize("block", [block for block in DATA if block.kind != "sql"], ids=ids)
+def test_the_data_of_the_block_parses(block: Block) -> None:
+    if block.kind == "json":
+        json.loads(block.code)
+    elif block.kind == "yaml":
+        assert yaml.safe_load(block.code)
+    elif block.kind == "toml":
+        assert tomllib.loads(block.code)
+    else:
+        parser = configparser.ConfigParser(strict=False, interpolation=None)
+        parser.read_string(f"[settings]\n{block.code}")
+        assert any(parser.items(section) for section in parser.sections())
+
+
+@pytest.mark.parametrize("block", [block for block in DATA if block.kind == "sql"], ids=ids)
+async def test_the_sql_of_the_block_parses(bellringer_server: TestServer, block: Block) -> None:
+    shown = block.code.replace(", …", "").replace("…", "0")
+    statements = re.sub(r"(?m)^(begin|commit);$|--.*", "", shown).strip().rstrip(";")
+    connection = await asyncpg.connect(bellringer_server.dsn)
+    try:
+        # PL/pgSQL checks the syntax of statements that it does not execute, and needs none of their tables.
+        await connection.execute(f"do $doc$ begin if false then {statements}; end if; end $doc$")
+    finally:
+        await connection.close()
+
+
+def test_wrong_sql_is_found(bellringer_server: TestServer) -> None:
+    wrong = Block("shown:1", "", "sql", "select from from jobs")
+    with pytest.raises(asyncpg.PostgresSyntaxError):
+        asyncio.run(test_the_sql_of_the_block_parses(bellringer_server, wrong))
 
 
 @pytest.mark.parametrize("command", sorted(set(re.findall(r"`(bellringer bench [^`]+)`", BENCHMARKS))))
