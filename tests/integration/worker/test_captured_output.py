@@ -8,8 +8,10 @@ import contextlib
 import io
 import logging
 import os
+import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -464,3 +466,91 @@ async def test_the_streams_are_restored_when_the_worker_stops(make_executor_harn
     assert not isinstance(sys.stdout.uncaptured, capture.CapturedStream)
     await harness.executor.close()
     assert (sys.stdout, sys.stderr) == before
+
+
+def starts_programs() -> None:
+    print("before")
+    subprocess.run(["sh", "-c", "echo out; echo err >&2; printf unfinished"], check=True)
+    print("after")
+    subprocess.check_call(["sh", "-c", "echo to sys.stdout"], stdout=sys.stdout)
+    found = subprocess.run(["echo", "kept"], capture_output=True, text=True, check=True).stdout
+    subprocess.run(["sh", "-c", "echo both; echo streams >&2"], stderr=subprocess.STDOUT, check=True)
+    with subprocess.Popen("echo shell", shell=True) as program:
+        program.wait()
+    print(f"captured by the handler: {found.strip()}")
+
+
+@both_lanes
+async def test_output_of_programs_is_stored_in_order(
+    lane: str, harness: ExecutorHarness, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ending = await harness.run(as_lane(lane, starts_programs))
+    assert ending.outcome is Outcome.OK, ending.error
+    lines = shown(harness.lines)
+    assert [message for source, _, message in lines if source == "stdout"] == [
+        *("before", "out", "unfinishedafter", "to sys.stdout", "both", "streams", "shell"),
+        "captured by the handler: kept",
+    ]
+    assert ("stderr", "warning", "err") in lines
+    assert capfd.readouterr().out == ""
+
+
+async def test_output_of_asyncio_programs_is_stored(harness: ExecutorHarness) -> None:
+    async def handler() -> int | None:
+        program = await asyncio.create_subprocess_exec("sh", "-c", "echo one; echo two >&2; exit 3")
+        return await program.wait()
+
+    ending = await harness.run(handler)
+    assert ending.result == 3
+    assert sorted(shown(harness.lines)) == [("stderr", "warning", "two"), ("stdout", "info", "one")]
+
+
+@both_lanes
+async def test_programs_of_concurrent_attempts_write_only_to_their_own(lane: str, harness: ExecutorHarness) -> None:
+    def handler(number: int) -> None:
+        command = f"for i in 1 2 3 4 5; do echo {number}; sleep 0.02; done"
+        subprocess.run(["sh", "-c", command], check=True)
+
+    works = [harness.work(as_lane(lane, handler), number) for number in range(8)]
+    await asyncio.gather(*(harness.executor.execute(work) for work in works))
+    for number, work in enumerate(works):
+        lines = [line.message for line in harness.lines if line.key == work.key]
+        assert lines == [str(number)] * 5
+
+
+async def test_a_program_that_outlives_its_attempt_passes_through(
+    harness: ExecutorHarness, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def handler() -> None:
+        subprocess.Popen(["sh", "-c", "echo early; sleep 0.6; echo late"])
+        while not harness.lines:
+            time.sleep(0.01)
+
+    await harness.run(handler)
+    assert [line.message for line in harness.lines] == ["early"]
+    await harness.until(lambda: "late" in capfd.readouterr().out)
+    assert [line.message for line in harness.lines] == ["early"]
+
+
+async def test_a_program_that_cannot_be_started_leaves_no_descriptors(harness: ExecutorHarness) -> None:
+    def handler() -> tuple[int, int]:
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(20):
+            with contextlib.suppress(FileNotFoundError):
+                subprocess.run(["/no/such/program"], check=False)
+        with contextlib.suppress(TypeError):
+            subprocess.Popen()  # type: ignore[call-overload]
+        return before, len(os.listdir("/proc/self/fd"))
+
+    before, after = (await harness.run(handler)).result
+    assert after == before
+
+
+async def test_a_flood_of_a_program_is_bounded_and_does_not_block_it(harness: ExecutorHarness) -> None:
+    def handler() -> None:
+        subprocess.run(["sh", "-c", "yes | head -n 300000"], check=True)
+
+    ending = await harness.run(handler)
+    assert ending.outcome is Outcome.OK, ending.error
+    assert harness.lines[-1].message == DROPPED_MESSAGE
+    assert len(harness.lines) == MAX_CAPTURED_LINES + 1

@@ -35,6 +35,12 @@ class RecordLine(Protocol):
     ) -> None: ...
 
 
+class Program(Protocol):
+    """A program that the handler has started, whose output is read."""
+
+    def drain(self) -> None: ...
+
+
 class AttemptOutput:
     """Splits the output of one attempt into lines and records them in order. All methods are thread-safe.
 
@@ -42,7 +48,7 @@ class AttemptOutput:
     Once `captures` is false, streams pass output through unchanged.
     """
 
-    __slots__ = ("_buffer", "_record", "captures", "has_ended", "work")
+    __slots__ = ("_buffer", "_programs", "_record", "captures", "has_ended", "work")
 
     def __init__(self, work: Work, record: RecordLine, *, captures: bool) -> None:
         self.work = work
@@ -50,6 +56,7 @@ class AttemptOutput:
         self.has_ended = False
         self._record = record
         self._buffer: _Buffer | None = None
+        self._programs: list[Program] | None = None
 
     def write(self, stream: str, text: str) -> None:
         """Add text of stdout or stderr. Lines are recorded when they are complete."""
@@ -82,8 +89,14 @@ class AttemptOutput:
         targets = None if self._buffer is None else self._buffer.redirects.get(stream)
         return targets[-1] if targets else None
 
+    def add_program(self, program: Program) -> None:
+        """Wait at the end for what this program has written until then."""
+        self._programs = [*(self._programs or ()), program]
+
     def end(self) -> None:
         """Record incomplete lines. Later output, as of a thread that the handler left behind, is passed through."""
+        for program in self._programs or ():
+            program.drain()
         self.has_ended = True
         self.captures = False
         if self._buffer is not None:

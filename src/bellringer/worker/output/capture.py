@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import subprocess
 import sys
 import threading
 import warnings
@@ -27,6 +28,7 @@ from bellringer.worker.output.attempt_output import (
     restore_output,
     set_current_output,
 )
+from bellringer.worker.output.programs import capture_programs
 from bellringer.worker.results import format_traceback, safe_text
 
 LOGGING_SOURCE: Final = "logging:"
@@ -135,6 +137,8 @@ def _patch() -> None:
         (logging.Logger, "isEnabledFor", _is_enabled_for),
         (threading.Thread, "start", _start_thread),
         (ThreadPoolExecutor, "submit", _submit),
+        (subprocess.Popen, "__init__", _popen_init),
+        (subprocess.Popen, "wait", _popen_wait),
     ):
         if getattr(owner, name) is _ORIGINALS[owner, name]:
             setattr(owner, name, wrapper)
@@ -419,6 +423,21 @@ def _call_in_attempt(output: AttemptOutput, function: Callable[..., Any], /, *ar
         restore_output(token)
 
 
+# Programs
+
+
+def _output_of_program() -> AttemptOutput | None:
+    """The output that a program belongs to; None if descriptors 1 and 2 are those of the attempt anyway."""
+    return None if _process.is_redirected else capturing()
+
+
+def _pass_bytes_through(name: str, data: bytes) -> None:
+    stream = _process.streams.get(name)
+    target = getattr(sys, name) if stream is None else stream.uncaptured
+    target.write(data.decode(errors="replace"))
+    target.flush()
+
+
 def _after_fork() -> None:
     if current_output() is not None:  # a copy of the worker that continues inside a handler
         _process.is_fork = True
@@ -431,10 +450,13 @@ _logging_call_handlers: Final = logging.Logger.callHandlers
 _logging_is_enabled_for: Final = logging.Logger.isEnabledFor
 _thread_start: Final = threading.Thread.start
 _pool_submit: Final = ThreadPoolExecutor.submit
+_popen_init, _popen_wait = capture_programs(_output_of_program, _pass_bytes_through, _thread_start)
 _ORIGINALS: Final[dict[tuple[type, str], Any]] = {
     (logging.Logger, "callHandlers"): _logging_call_handlers,
     (logging.Logger, "isEnabledFor"): _logging_is_enabled_for,
     (threading.Thread, "start"): _thread_start,
     (ThreadPoolExecutor, "submit"): _pool_submit,
+    (subprocess.Popen, "__init__"): subprocess.Popen.__init__,
+    (subprocess.Popen, "wait"): subprocess.Popen.wait,
 }
 os.register_at_fork(after_in_child=_after_fork)
