@@ -187,15 +187,24 @@ def _check_unix_count(tokens: list[Token], end: int, *, seconds: bool) -> None:
         raise cron_error(message, tokens[5].at, code="cron_dialect", hint=hint)
     if count == 6:
         message = "the expression has six fields, but seconds are not enabled"
-        hint = "pass seconds=True if the first field is the second, or remove one field"
+        moved = " ".join(token.text for token in (tokens[5], *tokens[:5]))
+        hint = f'pass seconds=True if the second comes first; croniter has it last: move it to the front ("{moved}")'
         raise cron_error(message, position, code="cron_unsupported", hint=hint)
     if count == 7:
         message = "the default dialect has no year field"
-        hint = 'pass dialect="quartz", with ? in one of the day fields, or set the end of the job (ends_at)'
-        raise cron_error(message, tokens[6].at, code="cron_dialect", hint=hint)
+        raise cron_error(message, tokens[6].at, code="cron_dialect", hint=_hint_of_seven_fields(tokens))
     names = ", ".join(field.name for field in FIELDS[-needed:])
     message = f"the expression has {count} field{'s' * (count > 1)}; it needs {needed} ({names})"
     raise cron_error(message, position, hint="write * for a field that may have any value")
+
+
+def _hint_of_seven_fields(tokens: list[Token]) -> str:
+    """Says how to write an expression with a year. Quartz begins with the second; croniter has it after the weekday."""
+    minute, hour, day, month, weekday, second, year = (token.text for token in tokens)
+    quartz = 'for Quartz, pass dialect="quartz", with ? in one of the day fields'
+    if weekday != "*":
+        return f"{quartz}; croniter has the second before the year, Quartz has it first"
+    return f'{quartz}; for croniter, write "{second} {minute} {hour} {day} {month} ? {year}" in that dialect'
 
 
 def _split_quartz(expression: str) -> SplitExpression:

@@ -89,6 +89,11 @@ def _check_characters(field: Field, token: Token) -> None:
             message = f"R (a random time for each run) is not supported in the {field.name} field"
             hint = "write H for a fixed time that Bellringer chooses for the job"
             raise cron_error(message, token.at + found.end(), code="cron_unsupported", hint=hint)
+    if "~" in token.text:
+        message = f"~ (a random time in a range, as in cronie) is not supported in the {field.name} field"
+        low, _, high = token.text.partition("~")
+        hint = f"write H({low or field.low}-{high or field.high}) for a fixed time that Bellringer chooses for the job"
+        raise cron_error(message, token.at + token.text.index("~"), code="cron_unsupported", hint=hint)
     foreign = _FOREIGN.search(_HASH_RANGE.sub(lambda found: "H" * len(found[0]), token.text))
     if foreign:
         message = f"the {field.name} field contains {foreign[0]!r}, which cron does not use"
