@@ -195,6 +195,7 @@ async def _create_api(
         idempotency_keys=config.idempotency_keys,
         payload_codec=load_codec(config.payload_codec, config.payload_keys),
         public_url=config.public_url,
+        run_retention=config.retention,
     )
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -85,6 +86,7 @@ def create_app(
     idempotency_keys: int = BLOCKS_PER_TENANT,
     payload_codec: PayloadCodec | None = None,
     public_url: str | None = None,
+    run_retention: timedelta | None = None,
 ) -> Api:
     """Builds the API. `ready` returns whether the rest of the process has started. Without an authenticator, no
     credentials are required; without `keyed_reads`, reads by key use the pool for tenants.
@@ -111,6 +113,7 @@ def create_app(
         streams=OpenStreams(cache),
         queue_depths=queue_depths,
         settings=settings,
+        run_retention=run_retention,
         payload_codec=payload_codec,
         public_url=public_url,
         ping_limits=RateLimits(clock),

@@ -36,6 +36,7 @@ from bellringer.api.endpoints import (
     skips,
     tasks,
     tenants,
+    verify,
     webhooks,
     workflows,
 )
@@ -73,6 +74,7 @@ _MODULES: Final = (
     skips,
     tasks,
     tenants,
+    verify,
     webhooks,
     workflows,
 )

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from bellringer.cli.command_groups import Command
+from bellringer.cli.command_groups import Command, fail
 from bellringer.cli.options import load_config
+from bellringer.cli.progress import show_progress
 
 if TYPE_CHECKING:
+    from bellringer.cli.progress import Progress
     from bellringer.config import Config
-    from bellringer.verify import Finding, VerifySummary
 
+DEFAULT_TENANT: Final = "default"
 MAX_SHOWN: Final = 100  # findings in the text output
 NOTHING_TO_CHECK: Final = "nothing to check: no occurrence was expected and no run was created in this window"
 
@@ -25,6 +28,7 @@ NOTHING_TO_CHECK: Final = "nothing to check: no occurrence was expected and no r
     bellringer verify
     bellringer verify --from 7d --to 1d --job nightly-report
     bellringer verify --from 2026-12-01T00:00:00Z --to 2026-12-02T00:00:00Z --json > findings.jsonl
+    bellringer verify --url https://bellringer.example.com --from 7d
     """,
 )
 @click.option(
@@ -40,7 +44,7 @@ NOTHING_TO_CHECK: Final = "nothing to check: no occurrence was expected and no r
 @click.option(
     "--tenant",
     metavar="NAME",
-    default="default",
+    default=DEFAULT_TENANT,
     show_default=True,
     help="Tenant whose runs are compared with its schedules.",
 )
@@ -56,9 +60,11 @@ NOTHING_TO_CHECK: Final = "nothing to check: no occurrence was expected and no r
 )
 @click.option("--strict", is_flag=True, help="Report late runs as findings.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines: one per finding, and a summary at the end.")
-@click.option("--dsn", metavar="URL", help="URL of the database.  [default: BELLRINGER_DSN]")
-def verify(as_json: bool, dsn: str | None, **asked: Any) -> None:
-    """Check that no occurrence was missed, ran twice or ran early. Only reads the database.
+@click.option("--dsn", metavar="URL", help="Verify with this database.  [default: BELLRINGER_DSN]")
+@click.option("--url", metavar="URL", help="Let this server verify, instead of reading the database.")
+@click.option("--key", metavar="KEY", help="API key for the server.  [default: BELLRINGER_KEY]")
+def verify(as_json: bool, dsn: str | None, url: str | None, key: str | None, **asked: Any) -> None:
+    """Check that no occurrence was missed, ran twice or ran early. Changes nothing.
 
     Computes the expected occurrences from the jobs and their revisions, and compares them with the runs, the
     recorded gaps and the open catch-ups (pending). The exit code is 1 if an occurrence is missing, double,
@@ -66,15 +72,52 @@ def verify(as_json: bool, dsn: str | None, **asked: Any) -> None:
     --unstarted-after, unless it waits for a pause, a freeze, a limit or an earlier run. A run is stranded if it was
     claimed but no worker executes it, and unrequested if it was cancelled without a request. The last 70 seconds and
     runs past their retention are not checked.
+
+    Reads the database of --dsn or BELLRINGER_DSN. With --url, or if no database is configured, a server verifies: its
+    tenant is that of the key, or --tenant for an installation key, and a window has at most 31 days.
     """
+    if dsn and url:
+        fail("--dsn and --url exclude each other", "give the database or the server that verifies")
+    config = load_config(dsn=dsn)
     printer = _JsonPrinter() if as_json else _TextPrinter()
-    summary = asyncio.run(_verify(load_config(dsn=dsn), asked, printer))
+    with show_progress("verifying", "jobs") as progress:
+        if url or not config.dsn:
+            summary = _ask_server(url, key, asked, printer.add)
+        else:
+            summary = asyncio.run(_verify(config, asked, printer.add, progress))
     printer.close(summary)
-    if not summary.clean:
+    if not summary["clean"]:
         click.get_current_context().exit(1)
 
 
-async def _verify(config: Config, asked: dict[str, Any], printer: _JsonPrinter | _TextPrinter) -> VerifySummary:
+def _ask_server(
+    url: str | None, key: str | None, asked: dict[str, Any], show: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
+    """Lets the server verify, and returns the summary."""
+    from msgspec import to_builtins
+
+    from bellringer.cli.connect import find_key, find_url
+    from bellringer.client import Client
+    from bellringer.clock import SystemClock
+    from bellringer.errors import Unavailable
+    from bellringer.schedule.instants import write_instant
+
+    now = SystemClock().now()
+    tenant = asked.pop("tenant")
+    asked["start"] = write_instant(_read_time(asked["start"], now, "--from"))
+    asked["end"] = None if asked["end"] is None else write_instant(_read_time(asked["end"], now, "--to"))
+    with Client(find_url(url), token=find_key(key), tenant=None if tenant == DEFAULT_TENANT else tenant) as client:
+        for line in client.verify(**asked):
+            if line.summary is not None:
+                return line.summary
+            show(to_builtins(line))
+    raise Unavailable("the server ended the verification before its summary", hint="see the log of the server")
+
+
+async def _verify(
+    config: Config, asked: dict[str, Any], show: Callable[[dict[str, Any]], None], progress: Progress
+) -> dict[str, Any]:
+    """Verifies with the database, and returns the summary."""
     from bellringer.durations import parse_duration
     from bellringer.store.connection_pool import connect
     from bellringer.store.migrate import require_current
@@ -90,7 +133,15 @@ async def _verify(config: Config, asked: dict[str, Any], printer: _JsonPrinter |
         start = _read_time(asked.pop("start"), now, "--from")
         end = _read_time(asked.pop("end"), now, "--to")
         wanted = VerifyScope(start=start, end=end, late_after=late_after, unstarted_after=unstarted_after, **asked)
-        return await check(connection, wanted, printer.add, retention=config.retention)
+        summary = await check(
+            connection,
+            wanted,
+            lambda finding: show(finding.document()),
+            retention=config.retention,
+            progress=progress.update,
+        )
+        found: dict[str, Any] = summary.document()["summary"]
+        return found
     finally:
         await connection.close()
 
@@ -110,11 +161,11 @@ def _read_time(text: str | None, now: datetime, what: str) -> datetime:
 class _JsonPrinter:
     """Prints a JSON line per finding, then the summary."""
 
-    def add(self, finding: Finding) -> None:
-        self._write(finding.document())
+    def add(self, finding: dict[str, Any]) -> None:
+        self._write(finding)
 
-    def close(self, summary: VerifySummary) -> None:
-        self._write(summary.document())
+    def close(self, summary: dict[str, Any]) -> None:
+        self._write({"summary": summary})
 
     def _write(self, document: dict[str, Any]) -> None:
         from bellringer.cli.output import to_compact_json
@@ -128,22 +179,20 @@ class _TextPrinter:
     def __init__(self) -> None:
         self._count = 0
 
-    def add(self, finding: Finding) -> None:
+    def add(self, finding: dict[str, Any]) -> None:
         from bellringer.cli.output import sanitize
 
         self._count += 1
         if self._count <= MAX_SHOWN:
-            described = finding.document()
-            click.echo(
-                f"{described['finding']:<11}{described['scheduled_for']}  {sanitize(finding.job)}  {finding.detail}"
-            )
+            job, detail = sanitize(finding["job"]), finding["detail"]
+            click.echo(f"{finding['finding']:<11}{finding['scheduled_for']}  {job}  {detail}")
 
-    def close(self, summary: VerifySummary) -> None:
+    def close(self, summary: dict[str, Any]) -> None:
         from bellringer.cli.output import print_fields
 
         if self._count > MAX_SHOWN:
             click.echo(f"… and {self._count - MAX_SHOWN:,} more; use --json to see all")
-        sums = summary.document()["summary"]
+        sums = dict(summary)
         window = f"{sums.pop('from')} – {sums.pop('to')}"
         clean = sums.pop("clean")
         by_reason = sums.pop("skipped").items()

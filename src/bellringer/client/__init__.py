@@ -16,7 +16,14 @@ from typing import Any, Self, TypeVar
 import httpx2
 import msgspec
 
-from bellringer.client.admin_calls import AccessCalls, ClusterCalls, EventCalls, NotificationCalls, audit_export
+from bellringer.client.admin_calls import (
+    AccessCalls,
+    ClusterCalls,
+    EventCalls,
+    NotificationCalls,
+    audit_export,
+    verify,
+)
 from bellringer.client.calls import ApiRequest
 from bellringer.client.http import (
     auth_headers,
@@ -34,6 +41,7 @@ from bellringer.core.runs import FINAL_STATES
 from bellringer.wire.audit import AuditEntry
 from bellringer.wire.events import Event
 from bellringer.wire.runs import Run
+from bellringer.wire.verify import VerifyLine
 
 __all__ = ["AsyncClient", "Client"]
 
@@ -104,14 +112,24 @@ class Client(_Calls):
 
     def audit_export(self, **filters: Any) -> Generator[AuditEntry, None, None]:
         """Yield all changes with all their fields, oldest first. The filters are those of `audit`."""
-        request, lines = audit_export.request(**filters), LineBuffer()
+        yield from self._stream_lines(audit_export.request(**filters))
+
+    def verify(self, **scope: Any) -> Generator[VerifyLine, None, None]:
+        """Yield the findings of a verification, and its summary at the end. Without a summary it is incomplete.
+
+        The scope: start, end, job, late_after, unstarted_after, strict.
+        """
+        yield from self._stream_lines(verify.request(**scope), timeout=STREAM_TIMEOUT_SECONDS)
+
+    def _stream_lines(self, request: ApiRequest[T], **options: Any) -> Generator[T, None, None]:
+        lines = LineBuffer()
         try:
-            with self._http.stream(**to_httpx(request)) as response:
+            with self._http.stream(**to_httpx(request), **options) as response:
                 if not response.is_success:
                     response.read()
                     raise to_error(self._url, response)
                 for chunk in response.iter_bytes():
-                    yield from (msgspec.json.decode(line, type=AuditEntry) for line in lines.feed(chunk))
+                    yield from (msgspec.json.decode(line, type=request.route.response) for line in lines.feed(chunk))
         except httpx2.TransportError as error:
             raise transport_error(self._url, error) from error
 
@@ -182,15 +200,27 @@ class AsyncClient(_Calls):
 
     async def audit_export(self, **filters: Any) -> AsyncGenerator[AuditEntry, None]:
         """Yield all changes with all their fields, oldest first. The filters are those of `audit`."""
-        request, lines = audit_export.request(**filters), LineBuffer()
+        async for entry in self._stream_lines(audit_export.request(**filters)):
+            yield entry
+
+    async def verify(self, **scope: Any) -> AsyncGenerator[VerifyLine, None]:
+        """Yield the findings of a verification, and its summary at the end. Without a summary it is incomplete.
+
+        The scope: start, end, job, late_after, unstarted_after, strict.
+        """
+        async for line in self._stream_lines(verify.request(**scope), timeout=STREAM_TIMEOUT_SECONDS):
+            yield line
+
+    async def _stream_lines(self, request: ApiRequest[T], **options: Any) -> AsyncGenerator[T, None]:
+        lines = LineBuffer()
         try:
-            async with self._http.stream(**to_httpx(request)) as response:
+            async with self._http.stream(**to_httpx(request), **options) as response:
                 if not response.is_success:
                     await response.aread()
                     raise to_error(self._url, response)
                 async for chunk in response.aiter_bytes():
                     for line in lines.feed(chunk):
-                        yield msgspec.json.decode(line, type=AuditEntry)
+                        yield msgspec.json.decode(line, type=request.route.response)
         except httpx2.TransportError as error:
             raise transport_error(self._url, error) from error
 

@@ -35,6 +35,7 @@ from bellringer.wire.notifications import (
 from bellringer.wire.overview import Overview, Pulse, Readiness, Settings, Version
 from bellringer.wire.routes import Routes
 from bellringer.wire.secrets import Secret, SecretPage
+from bellringer.wire.verify import VerifyLine
 from bellringer.wire.webhooks import DeliveryPage, Webhook, WebhookDelivery, WebhookPage
 from bellringer.wire.workers import Pool, PoolPage, TaskInfo, TaskItem, TaskPage, WorkerInfo, Workers
 
@@ -353,6 +354,20 @@ def audit_export(
     installation: bool = False,
 ) -> AuditEntry:
     """The request of the method `audit_export`, which reads an entry from each line of the response."""
+
+
+@call(Routes.verify)
+def verify(
+    client: object,
+    *,
+    start: str | None = None,
+    end: str | None = None,
+    job: str | None = None,
+    late_after: str | None = None,
+    unstarted_after: str | None = None,
+    strict: bool = False,
+) -> VerifyLine:
+    """The request of the method `verify`, which reads a finding or the summary from each line of the response."""
 
 
 class NotificationCalls:

@@ -36,19 +36,22 @@ async def verify(
     *,
     retention: timedelta | None = None,
     min_age: timedelta | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> VerifySummary:
     """Verifies every occurrence in the scope that is at least `min_age` old (MIN_AGE by default), calls `report` for
-    each finding, and returns the summary. Writes nothing.
+    each finding and `progress` with the number of jobs so far, and returns the summary. Writes nothing.
     """
     async with connection.transaction(readonly=True):  # its settings must not outlive it, least of all in a pooler
         await connection.execute(_SQL.settings)
-        return await _verify(connection, asked, report, retention, MIN_AGE if min_age is None else min_age)
+        age = MIN_AGE if min_age is None else min_age
+        return await _verify(connection, asked, report, progress, retention, age)
 
 
 async def _verify(
     connection: Connection,
     asked: VerifyScope,
     report: Callable[[Finding], None],
+    progress: Callable[[int], None] | None,
     retention: timedelta | None,
     min_age: timedelta,
 ) -> VerifySummary:
@@ -61,6 +64,8 @@ async def _verify(
     summary = await _verifiable_window(connection, asked, retention, min_age)
     async for jobs in _read_pages(connection, asked, tenant_id, summary):
         await _check_page(connection, jobs, asked, summary, report)
+        if progress is not None:
+            progress(summary.jobs)
     if asked.job is not None and not summary.jobs:
         raise NotFound(f"there was no job {asked.job!r} in this window", hint="`bellringer jobs list` shows them")
     if asked.unstarted_after is not None:

@@ -98,6 +98,7 @@ from bellringer.wire.runs import (
 )
 from bellringer.wire.schedules import DryRun, Forecast, ParsedSchedule, ParseRequest, Preview, PreviewRequest
 from bellringer.wire.secrets import Secret, SecretPage, SecretRequest
+from bellringer.wire.verify import VerifyLine
 from bellringer.wire.webhooks import (
     DeliveryPage,
     RotateRequest,
@@ -309,6 +310,7 @@ class Routes:
     events = Route("events", "GET", "/events", EventPage, responses={200: (EventPage, SSE)})
     audit = Route("audit", "GET", "/audit", AuditPage)
     audit_export = Route("audit", "GET", "/audit/export", AuditEntry, responses={200: NDJSON})
+    verify = Route("audit", "GET", "/verify", VerifyLine, responses={200: NDJSON})
     audit_seals = Route("audit", "GET", "/audit/seals", AuditSeals)
     backfills = Route("backfills", "GET", "/backfills", BackfillPage)
     start_backfill = Route(

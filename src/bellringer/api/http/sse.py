@@ -32,8 +32,9 @@ HEARTBEAT_SECONDS: Final = 5.0  # revoked credentials are detected within this t
 class OpenResponseLimit:
     """Counts the open responses of each tenant, and limits them."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, what: str = "streams are open") -> None:
         self._most = most
+        self._what = what
         self._taken: Counter[int] = Counter()
 
     @contextmanager
@@ -50,7 +51,7 @@ class OpenResponseLimit:
             raise Refused(
                 429,
                 "too_many_streams",
-                f"{self._most} streams are open already, which is the maximum",
+                f"{self._most} {self._what} already, which is the maximum",
                 hint="close some of them, or retry later",
                 headers={"Retry-After": "5"},
             )
@@ -118,6 +119,7 @@ class OpenStreams:
         self.beats = ChangeFeed()
         self.waits = OpenResponseLimit(MAX_WAITS)
         self.streams = OpenResponseLimit(MAX_STREAMS)
+        self.verifications = OpenResponseLimit(1, "verification is running")
 
     def close(self) -> None:
         """Ends all streams and waits, because the process is stopping."""
