@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bellringer.cli.output import COLUMN_GAP, KEPT_COLUMNS, MIN_TEXT_WIDTH, TEXT_COLUMNS, fit_columns
+from bellringer.cli.output import COLUMN_GAP, KEPT_COLUMNS, LAST_RESORT_TEXT_WIDTH, TEXT_COLUMNS, fit_columns
 
 JOBS = ("STATUS", "NAME", "SCHEDULE", "NEXT", "TASK", "POOL")
 RUNS = ("STATE", "JOB", "DUE", "LATE", "TOOK", "TRY", "CAUSE", "RUN")
@@ -41,5 +41,15 @@ def test_every_width_keeps_the_important_columns(head: tuple[str, ...], availabl
     assert kept <= fitting.keys()
     assert all(fitting[i] == widths[i] for i in fitting if head[i] not in TEXT_COLUMNS)
     assert total(fitting) <= available or all(
-        fitting[i] <= max(MIN_TEXT_WIDTH, 9) for i in fitting if head[i] in TEXT_COLUMNS
+        fitting[i] <= LAST_RESORT_TEXT_WIDTH for i in fitting if head[i] in TEXT_COLUMNS
     )
+
+
+def test_times_are_left_out_after_texts() -> None:
+    head = ("KIND", "JOB", "WHEN", "DUE", "WHAT", "RUN")
+    fitting = fit_columns(head, [18, 45, 9, 9, 60, 37], 80)
+    assert [head[i] for i in fitting] == ["KIND", "JOB", "DUE", "RUN"]
+    fitting = fit_columns(head, [18, 45, 9, 9, 60, 5], 80)
+    assert [head[i] for i in fitting] == list(head)
+    assert total(fitting) == 80
+    assert (fitting[0], fitting[2], fitting[3], fitting[5]) == (18, 9, 9, 5)

@@ -88,7 +88,7 @@ def list_events(client: Client, *, kind: str | None, job: str | None, follow: bo
     print_list(
         output,
         fetch_pages(client.events, limit, output=output, kind=kind, job=job),
-        head=("KIND", "JOB", "TOLD", "DUE", "WHAT", "RUN"),
+        head=("KIND", "JOB", "WHEN", "DUE", "WHAT", "RUN"),
         row=lambda event: (
             event.kind,
             event.job or "–",

@@ -16,13 +16,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 PIPE_WIDTH: Final = 10_000  # columns, if stdout is not a terminal: nothing is truncated
 COLUMN_GAP: Final = 2
 MIN_TEXT_WIDTH: Final = 14
+LAST_RESORT_TEXT_WIDTH: Final = 6  # if only columns are left that must be shown
 # Columns that a narrow terminal shows in any case, besides the first one.
 KEPT_COLUMNS: Final = frozenset({"STATE", "STATUS", "NAME", "JOB", "NEXT", "DUE", "AT", "RUN", "ID", "KIND", "NODE"})
 # Columns whose text may be shortened.
 TEXT_COLUMNS: Final = frozenset(
     {
         *("NAME", "JOB", "TASK", "SCHEDULE", "WHAT", "ERROR", "REASON", "URL", "DETAIL", "MESSAGE", "DESCRIPTION"),
-        *("DEFAULTS", "POOLS", "NODE", "OWNER", "TAGS", "BY", "SUBJECT", "RESULT"),
+        *("DEFAULTS", "POOLS", "NODE", "OWNER", "TAGS", "BY", "WHO", "SUBJECT", "RESULT", "WHY", "TARGET", "CHANGED"),
+        *("NOTE", "KINDS", "MATCHES", "ORIGINS", "TASKS", "SCOPES", "QUOTAS", "TITLE", "VALUE", "SETTING", "SOURCE"),
+    }
+)
+# Columns with a time, which are left out last.
+TIME_COLUMNS: Final = frozenset(
+    {
+        *("WHEN", "SINCE", "STARTED", "ENDED", "FROM", "TO", "DIED", "SEEN", "EXPIRES IN", "LAST", "LAST PING"),
+        *("LAST USED", "OPENED", "RESOLVED", "SENT", "MADE", "OLDEST", "ORPHANED", "ETA"),
     }
 )
 _COLORS: Final = {
@@ -105,17 +114,19 @@ def fit_columns(head: Sequence[str], widths: Sequence[int], available: int) -> d
     """Returns the index and width of the columns that fit into `available` characters.
 
     States, times and ids are never shortened. Texts are shortened down to MIN_TEXT_WIDTH; if that is not enough, other
-    columns are left out from the right, and at last texts that do not identify the row.
+    columns are left out from the right, then texts that do not identify the row, then times. If even the columns that
+    must be shown are too wide, their texts are shortened further.
     """
     kept = dict(enumerate(widths))
     droppable = [i for i in reversed(kept) if i and head[i] not in KEPT_COLUMNS]
-    droppable.sort(key=lambda i: head[i] in TEXT_COLUMNS)
+    droppable.sort(key=lambda i: (head[i] in TIME_COLUMNS, head[i] in TEXT_COLUMNS))
     while _excess(kept, available) > _shrinkable(head, kept) and droppable:
         del kept[droppable.pop(0)]
-    while (excess := _excess(kept, available)) > 0 and (texts := _longest_texts(head, kept)):
-        longest, *others = texts
-        floor = max(kept[others[0]] if others else 0, MIN_TEXT_WIDTH)
-        kept[longest] -= max(min(excess, kept[longest] - floor), 1)
+    for shortest in (MIN_TEXT_WIDTH, LAST_RESORT_TEXT_WIDTH):
+        while (excess := _excess(kept, available)) > 0 and (texts := _longest_texts(head, kept, shortest)):
+            longest, *others = texts
+            floor = max(kept[others[0]] if others else 0, shortest)
+            kept[longest] -= max(min(excess, kept[longest] - floor), 1)
     return kept
 
 
@@ -127,8 +138,8 @@ def _shrinkable(head: Sequence[str], widths: Mapping[int, int]) -> int:
     return sum(widths[index] - MIN_TEXT_WIDTH for index in _longest_texts(head, widths))
 
 
-def _longest_texts(head: Sequence[str], widths: Mapping[int, int]) -> list[int]:
-    texts = [i for i, width in widths.items() if head[i] in TEXT_COLUMNS and width > MIN_TEXT_WIDTH]
+def _longest_texts(head: Sequence[str], widths: Mapping[int, int], shortest: int = MIN_TEXT_WIDTH) -> list[int]:
+    texts = [i for i, width in widths.items() if head[i] in TEXT_COLUMNS and width > shortest]
     return sorted(texts, key=lambda i: widths[i], reverse=True)
 
 
