@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any, Final, TypeVar
+from urllib.parse import unquote
 
 import httpx2
 import msgspec
 
 from bellringer.client.calls import ApiRequest
 from bellringer.clock import SystemClock
-from bellringer.errors import BellringerError, ConfigError, Unavailable
+from bellringer.errors import BellringerError, ConfigError, NotFound, Unavailable
 from bellringer.wire.problems import Problem
 from bellringer.wire.problems import to_error as problem_to_error
 from bellringer.wire.routes import Route
@@ -19,6 +21,14 @@ T = TypeVar("T")
 
 FIRST_POLL_SECONDS: Final = 0.05
 LONGEST_POLL_SECONDS: Final = 1.0
+_MISSING: Final = re.compile(r"there is no such ([a-z -]+)")
+# The collections in paths that are not the plural of what the server calls their members.
+_COLLECTIONS: Final = {
+    "workflow run": "runs",
+    "webhook endpoint": "webhooks",
+    "delivery": "deliveries",
+    "skip": "skips",
+}
 
 
 def check_url(url: str) -> str:
@@ -75,9 +85,26 @@ def decode_response(url: str, route: Route[T], response: httpx2.Response) -> T:
 
 def to_error(url: str, response: httpx2.Response) -> BellringerError:
     try:
-        return problem_to_error(msgspec.json.decode(response.content, type=Problem))
+        error = problem_to_error(msgspec.json.decode(response.content, type=Problem))
     except (msgspec.DecodeError, UnicodeDecodeError):
         return _unknown_server(url, response)
+    return _name_missing(error, url, response) if isinstance(error, NotFound) else error
+
+
+def _name_missing(error: NotFound, url: str, response: httpx2.Response) -> NotFound:
+    """Adds to "there is no such job" which one, on which server, and for which tenant if the caller chose one."""
+    found = _MISSING.fullmatch(error.message)
+    if found is None:
+        return error
+    collection = _COLLECTIONS.get(found[1], f"{found[1]}s".replace(" ", "-"))
+    segments = response.request.url.raw_path.decode().partition("?")[0].split("/")
+    name = segments[segments.index(collection) + 1 :][:1] if collection in segments else []
+    what = f"{found[1]} {unquote(name[0])!r}" if name and name[0] else f"such {found[1]}"
+    tenant = response.request.headers.get("X-Tenant")
+    of_tenant = f" of tenant {tenant!r}" if tenant else ""
+    named = NotFound(f"there is no {what}{of_tenant} on {url}", hint=error.hint, pointer=error.pointer)
+    named.code = error.code
+    return named
 
 
 def _unknown_server(url: str, response: httpx2.Response) -> BellringerError:

@@ -118,3 +118,13 @@ async def test_a_job_is_shown_with_its_bounds(ask: Ask) -> None:
     facts = dict(line.split(maxsplit=1) for line in (await ask("jobs", "get", "nightly"))[0].splitlines())
     assert facts["starts"].startswith("2030-01-01")
     assert facts["ends"].startswith("2031-01-01")
+
+
+async def test_an_error_names_the_job_the_tenant_and_the_server(ask: Ask, url: str) -> None:
+    _, beside = await ask("jobs", "get", "nightly", code=4)
+    assert beside.startswith(f"error: there is no job 'nightly' on {url}\n")
+    await ask("tenants", "create", "acme")
+    _, beside = await ask("jobs", "pause", "a/b c", "--tenant", "acme", code=4)
+    assert beside.startswith(f"error: there is no job 'a/b c' of tenant 'acme' on {url}\n")
+    _, beside = await ask("jobs", "rollback", "nightly", "7", code=4)
+    assert beside.startswith(f"error: there is no job 'nightly' on {url}\n")
