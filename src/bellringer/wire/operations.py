@@ -69,7 +69,8 @@ class PlannedField(ResponseModel, frozen=True):
 class BulkPlan(ResponseModel, frozen=True):
     """The items that an operation would change: their number, and the first of them.
 
-    Of jobs.update, `changes` has the fields that change in the first `examined` jobs.
+    Of jobs.update, `changes` has the fields that change in the first `examined` jobs, and `declared_by` the apps whose
+    code declares some of these jobs, with their number: the next start of such an app overrides the changes.
     """
 
     action: str
@@ -77,6 +78,7 @@ class BulkPlan(ResponseModel, frozen=True):
     sample: list[str]
     changes: list[PlannedField] | None = None
     examined: int | None = None
+    declared_by: dict[str, int] | None = None
 
 
 class Failure(ResponseModel, frozen=True):

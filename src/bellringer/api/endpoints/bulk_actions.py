@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -11,6 +12,7 @@ import msgspec
 from starlette.responses import Response
 
 from bellringer.access import Role
+from bellringer.api.endpoints.job_request_bodies import KEPT_BY_APPS
 from bellringer.api.endpoints.run_lists import MAX_FILTER_LENGTH, run_filter
 from bellringer.api.http.auth import check_scope
 from bellringer.api.http.error_responses import Refused
@@ -148,7 +150,10 @@ async def _preview(
         )
         for name, preview in job_updates.preview_changes(found, changes).items()
     ]
-    return msgspec.structs.replace(plan, changes=fields, examined=len(found))
+    is_overridden = any(field.field not in KEPT_BY_APPS for field in fields)
+    apps = Counter(job.app for job in found if job.app is not None and job.orphaned_at is None)
+    declared_by = dict(sorted(apps.items())) if is_overridden and apps else None
+    return msgspec.structs.replace(plan, changes=fields, examined=len(found), declared_by=declared_by)
 
 
 async def _count(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -173,11 +173,14 @@ async def _missing_secrets(call: RequestContext, wanted: Definition | SendSpec) 
     ]
 
 
+KEPT_BY_APPS: Final = frozenset({"enabled"})  # fields that the next start of an app leaves as an operator has set them
+
+
 def warn_of_override(stored: JobRow, wanted: Definition) -> list[RequestWarning]:
     """Returns a warning if the code of an app declares the job: its next start overrides all fields but `enabled`."""
     if stored.app is None or stored.orphaned_at is not None:
         return []
-    fields = [one.field for one in differing_fields(stored.definition(), wanted) if one.field != "enabled"]
+    fields = [one.field for one in differing_fields(stored.definition(), wanted) if one.field not in KEPT_BY_APPS]
     if not fields:
         return []
     detail = f"the next start of the app {stored.app} overrides this change of {', '.join(fields)}"
