@@ -261,17 +261,26 @@ def list_jobs(
     print_list(
         output,
         found,
-        head=("STATUS", "NAME", "SCHEDULE", "NEXT", "TASK", "POOL"),
+        head=(
+            "STATUS",
+            "NAME",
+            "SCHEDULE",
+            "NEXT",
+            *(("APP", "VERSION", "ORPHANED") if orphaned else ("TASK", "POOL")),
+        ),
         row=lambda job: (
-            status_of(job) + (", orphaned" if job.orphaned_at else ""),
+            status_of(job) + (", orphaned" if job.orphaned_at and not orphaned else ""),
             job.name,
             job.description or "manual",
             format_relative(job.next_at, now),
-            job.task,
-            job.pool,
+            *(
+                (job.app or "–", job.app_version or "–", format_relative(job.orphaned_at, now))
+                if orphaned
+                else (job.task, job.pool)
+            ),
         ),
         name=lambda job: job.name,
-        empty="no jobs; create one with `bellringer jobs create` or @app.schedule",
+        empty="no orphaned jobs" if orphaned else "no jobs; create one with `bellringer jobs create` or @app.schedule",
     )
 
 

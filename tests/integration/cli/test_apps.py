@@ -25,7 +25,13 @@ async def test_apps_and_their_orphans_are_listed_and_a_version_activated(store: 
     shown, _ = await ask("apps", "list")
     assert shown.splitlines()[1].split()[:2] == ["billing", "2"]
     shown, _ = await ask("jobs", "list", "--orphaned")
+    head, line = shown.splitlines()
+    assert head.split()[-3:] == ["APP", "VERSION", "ORPHANED"]
+    assert line.split()[:2] == ["active", "sync"]
+    assert line.split()[-4:-2] == ["billing", "1"]
+    shown, _ = await ask("jobs", "list")
     assert "active, orphaned" in shown
+    shown, _ = await ask("jobs", "list", "--orphaned")
     assert "sync" in shown
     assert "report" not in shown
     shown, _ = await ask("jobs", "list", "--app", "billing", "-o", "name")
