@@ -62,6 +62,18 @@ def console(jobs: int, runs: int, rounds: int, *, as_json: bool) -> None:
 
 
 @bench.command()
+@click.option("--jobs", default=10_000, show_default=True, help="Jobs that are due in half a year.")
+@click.option("--settle", default=60.0, show_default=True, help="Seconds to wait before the measurement.")
+@click.option("--seconds", default=60.0, show_default=True, help="Length of the measurement.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def idle(jobs: int, settle: float, seconds: float, *, as_json: bool) -> None:
+    """Measure the CPU of `bellringer dev` and its PostgreSQL while all jobs sleep."""
+    from bench.idle import idle as measure
+
+    print_figures(measure(jobs, settle, seconds), as_json=as_json)
+
+
+@bench.command()
 @click.option("--chain", type=click.IntRange(2, 2_000), default=1_000, show_default=True, help="Nodes in the chain.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def peer(chain: int, *, as_json: bool) -> None:

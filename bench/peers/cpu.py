@@ -15,7 +15,7 @@ def cpu_seconds(groups: Mapping[str, Sequence[int]]) -> dict[str, float]:
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
     for entry in os.scandir("/proc"):
-        if entry.name.isdigit() and (fields := _stat(int(entry.name))):
+        if entry.name.isdigit() and (fields := stat_fields(int(entry.name))):
             pid = int(entry.name)
             children.setdefault(int(fields[1]), []).append(pid)
             ticks[pid] = sum(map(int, fields[11:15]))  # own, and of children whose end the process has noticed
@@ -31,8 +31,8 @@ def _sum_tree(roots: Sequence[int], children: Mapping[int, Sequence[int]], ticks
     return total
 
 
-def _stat(pid: int) -> list[str]:
-    """Returns the fields after the name, which may contain spaces and brackets."""
+def stat_fields(pid: int) -> list[str]:
+    """Returns the fields of a process after its name, which may contain spaces and brackets: state, parent, …"""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
