@@ -12,6 +12,7 @@ import click
 from bellringer.cli.command_groups import CommandGroup
 from bellringer.cli.options import load_config
 from bellringer.cli.output import LIST, output_option, print_list
+from bellringer.cli.progress import show_progress
 
 if TYPE_CHECKING:
     from bellringer.core.archive import ObjectStore
@@ -89,13 +90,15 @@ def verify(day: date | None, location: str | None) -> None:
 
     async def check(source: ObjectStore) -> tuple[int, int, list[str]]:
         rows, parts, damaged = 0, 0, []
-        for manifest in await list_manifests(source, day):
-            for part in manifest.parts:
+        manifests = await list_manifests(source, day)
+        with show_progress("verifying", "runs", sum(manifest.rows for manifest in manifests)) as progress:
+            for part in (part for manifest in manifests for part in manifest.parts):
                 try:
                     await verify_part(source, part)
                     rows, parts = rows + part.rows, parts + 1
                 except (ArchiveDamaged, NotFound) as error:
                     damaged.append(error.message)
+                progress.advance(part.rows)
         return rows, parts, damaged
 
     rows, parts, damaged = _run(location, check)

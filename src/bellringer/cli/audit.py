@@ -11,6 +11,7 @@ from bellringer.cli.command_groups import CommandGroup
 from bellringer.cli.connect import with_client
 from bellringer.cli.options import fetch_pages, limit_option, load_config
 from bellringer.cli.output import LIST, format_relative, output_option, print_list
+from bellringer.cli.progress import show_progress
 
 if TYPE_CHECKING:
     from bellringer.client import Client
@@ -91,8 +92,10 @@ def export(client: Client, /, **wanted: Any) -> None:
     """Write all changes as JSON lines, oldest first."""
     from bellringer.cli.output import to_compact_json
 
-    for entry in client.audit_export(**wanted):
-        click.echo(to_compact_json(entry))
+    with show_progress("exporting", "changes") as progress:
+        for entry in client.audit_export(**wanted):
+            click.echo(to_compact_json(entry))
+            progress.advance()
 
 
 @audit.command("verify", examples="bellringer audit verify --dsn postgresql://user@host/database")

@@ -22,6 +22,7 @@ from bellringer.cli.output import (
     print_list,
     to_json,
 )
+from bellringer.cli.progress import show_progress
 
 if TYPE_CHECKING:
     from bellringer.client import Client
@@ -149,15 +150,10 @@ def print_plan(found: BackfillPlan, output: str) -> None:
 
 def watch(client: Client, made: Backfill) -> Backfill:
     """Show the progress on stderr until all runs have ended. Ctrl-C leaves the backfill running."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     try:
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            shown = bar.add_task(made.backfill_id, total=made.total)
+        with show_progress(made.backfill_id, "occurrences", made.total) as progress:
             while True:
-                bar.update(shown, completed=ended(made), description=f"{made.backfill_id} {described(made)}")
+                progress.update(ended(made), what=f"{made.backfill_id} {described(made)}")
                 if made.state not in UNENDED and not made.running:
                     return made
                 time.sleep(POLL_SECONDS)

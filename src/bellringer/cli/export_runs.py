@@ -13,6 +13,8 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
+from bellringer.cli.progress import show_progress
+
 if TYPE_CHECKING:
     from bellringer.client import Client
     from bellringer.wire.runs import RunItem
@@ -42,7 +44,7 @@ COLUMNS: Final = (
 def export_runs(client: Client, path: str, kind: str, *, zstd: bool, filters: dict[str, Any]) -> int:
     """Writes all matching runs; returns how many. A file gets its name when it is complete."""
     count = 0
-    with _open(path, zstd=zstd) as file:
+    with _open(path, zstd=zstd) as file, show_progress("exporting", "runs") as progress:
         if kind == "csv":
             file.write(_csv_line(COLUMNS))
         for run in _runs(client, filters):
@@ -52,6 +54,7 @@ def export_runs(client: Client, path: str, kind: str, *, zstd: bool, filters: di
             else:
                 file.write(msgspec.json.encode(run) + b"\n")
             count += 1
+            progress.advance()
     return count
 
 

@@ -12,6 +12,7 @@ from bellringer.cli.command_groups import Command, fail
 from bellringer.cli.connect import with_client
 from bellringer.cli.options import fetch_pages, limit_option
 from bellringer.cli.output import LIST, format_local, output_option, print_list, print_warnings, to_compact_json
+from bellringer.cli.progress import show_progress
 
 if TYPE_CHECKING:
     from bellringer.client import Client
@@ -32,14 +33,16 @@ BATCH: Final = 5_000  # jobs per request; a request must stay below 16 MiB
 def import_jobs(client: Client, *, file: IO[bytes], each: bool) -> None:
     """Create jobs from a file with one JSON document per line."""
     made = failed = start = 0
-    for batch in _batches(file):
-        done = client.create_jobs(batch, atomic=not each)
-        made, failed = made + done.created, failed + done.failed
-        for item in done.items if isinstance(done.items, list) else ():
-            if item.status >= 400:
-                click.echo(f"line {start + item.index + 1}: {item.detail}", err=True)
-        print_warnings(done.warnings)
-        start += len(batch)
+    with show_progress("importing", "jobs") as progress:
+        for batch in _batches(file):
+            done = client.create_jobs(batch, atomic=not each)
+            made, failed = made + done.created, failed + done.failed
+            for item in done.items if isinstance(done.items, list) else ():
+                if item.status >= 400:
+                    click.echo(f"line {start + item.index + 1}: {item.detail}", err=True)
+            print_warnings(done.warnings)
+            start += len(batch)
+            progress.advance(len(batch))
     click.echo(f"created {made:,} jobs" + (f", {failed:,} failed" if failed else ""))
     if failed:
         click.get_current_context().exit(1)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from bellringer.cli.command_groups import CommandGroup, fail
+from bellringer.cli.command_groups import INTERRUPTED, CommandGroup, fail
 from bellringer.cli.connect import with_client
 from bellringer.cli.jobs import confirm
 from bellringer.cli.options import fetch_pages, limit_option, read_value
@@ -23,6 +23,7 @@ from bellringer.cli.output import (
     to_compact_json,
     to_json,
 )
+from bellringer.cli.progress import show_progress
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -124,6 +125,9 @@ def start(
     if dry_run:
         click.echo(to_json(plan) if output == "json" else describe_plan(plan))
         return
+    for app, count in (plan.declared_by or {}).items():
+        text = f"{count} of {plan.examined} jobs are declared by the app {app}, whose next start overrides the change"
+        click.echo(sanitize(f"warning: {text}"), err=True)
     confirm(f"{action}: {format_count(plan.count)}. Continue?", yes=yes)
     expected = plan.count.value if expect is None else expect
     operation = client.bulk(action, **which, expected_count=expected, rate=rate, reason=reason)
@@ -174,16 +178,25 @@ def describe_plan(plan: BulkPlan) -> str:
         lines += [f"    {v.job}: {to_compact_json(v.before)} → {to_compact_json(v.after)}" for v in change.sample]
     if plan.changes == []:
         lines.append("  nothing would change")
+    for app, count in (plan.declared_by or {}).items():
+        lines.append(f"  warning: the next start of the app {app} overrides this in {count} of {plan.examined} jobs")
     return sanitize("\n".join(lines))
 
 
 def wait_for_operation(client: Client, operation_id: str) -> Operation:
-    """Poll until the operation has ended, and return it."""
-    while True:
-        operation = client.operation(operation_id)
-        if operation.state != "running":
-            return operation
-        time.sleep(POLL_SECONDS)
+    """Polls until the operation has ended, and returns it. Ctrl-C leaves the operation running."""
+    try:
+        with show_progress(operation_id, "items") as progress:
+            while True:
+                operation = client.operation(operation_id)
+                progress.update(operation.done + operation.skipped, total=operation.total.value)
+                if operation.state != "running":
+                    return operation
+                time.sleep(POLL_SECONDS)
+    except KeyboardInterrupt:
+        click.echo(f"{operation_id} continues in the background", err=True)
+        click.echo(f"hint: stop it with `bellringer ops abort {operation_id}`", err=True)
+        click.get_current_context().exit(INTERRUPTED)
 
 
 @ops.command("list", examples="bellringer ops list -o json")

@@ -26,6 +26,7 @@ from bellringer.cli.output import (
     to_compact_json,
     to_json,
 )
+from bellringer.cli.progress import show_progress
 from bellringer.cli.send import send
 from bellringer.cli.why import print_reasons
 
@@ -430,11 +431,15 @@ def _wait_for_several(
     from bellringer.errors import Unavailable
 
     deadline = None if timeout is None else time.monotonic() + timeout
-    while True:
-        left = WAIT_SECONDS if deadline is None else min(WAIT_SECONDS, max(0, math.ceil(deadline - time.monotonic())))
-        waited = client.wait_runs(ids, any=wait_for_any, timeout=left)
-        if waited.ended == len(waited.items) or (wait_for_any and waited.ended):
-            return waited.items
-        if deadline is not None and time.monotonic() >= deadline:
-            unfinished = len(waited.items) - waited.ended
-            raise Unavailable(f"{unfinished} of {len(ids)} runs have not ended after {timeout:g} s")
+    with show_progress("waiting", "runs", len(ids)) as progress:
+        while True:
+            left = WAIT_SECONDS
+            if deadline is not None:
+                left = min(WAIT_SECONDS, max(0, math.ceil(deadline - time.monotonic())))
+            waited = client.wait_runs(ids, any=wait_for_any, timeout=left)
+            progress.update(waited.ended)
+            if waited.ended == len(waited.items) or (wait_for_any and waited.ended):
+                return waited.items
+            if deadline is not None and time.monotonic() >= deadline:
+                unfinished = len(waited.items) - waited.ended
+                raise Unavailable(f"{unfinished} of {len(ids)} runs have not ended after {timeout:g} s")

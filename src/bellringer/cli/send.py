@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
@@ -17,6 +15,7 @@ from bellringer.cli.command_groups import USAGE, Command, fail
 from bellringer.cli.connect import with_client
 from bellringer.cli.options import argument_options, read_arguments
 from bellringer.cli.output import ONE, output_option, print_warnings, sanitize, to_json
+from bellringer.cli.progress import show_progress
 from bellringer.errors import BellringerError, Conflict, InvalidInput, Unavailable
 
 if TYPE_CHECKING:
@@ -100,10 +99,6 @@ def _send_one(client: Client, task: str, output: str, **options: Any) -> None:
     print_run(run, output)
 
 
-class _ProgressBar(Protocol):
-    def advance(self, size: int, items: int) -> None: ...
-
-
 @dataclass(slots=True)
 class _Chunk:
     """The items of one request, and the lines where they are."""
@@ -131,10 +126,14 @@ class _FileSender:
 
     def send(self, path: str) -> None:
         try:
-            with click.open_file(path, "rb") as file, _progress(file) as bar:
+            with (
+                click.open_file(path, "rb") as file,
+                # Measured in bytes, because the number of lines is not known.
+                show_progress("sending", "tasks", _size_of(file)) as progress,
+            ):
                 for chunk in _read(file, self._refuse_line):
                     self._send(chunk)
-                    bar.advance(chunk.size, len(chunk.items))
+                    progress.advance(len(chunk.items), size=chunk.size)
         except (BellringerError, OSError) as error:
             sent = f"lines 1 to {self.last_line:,} have been sent" if self.last_line else "nothing has been sent"
             click.echo(sanitize(sent), err=True)
@@ -230,37 +229,6 @@ def _place(fault: BellringerError, chunk: _Chunk) -> str:
         return f"lines {chunk.lines[0]:,} to {chunk.lines[-1]:,}: {fault.message}"
     where = f" ({found[2]})" if found[2] else ""
     return f"line {chunk.lines[int(found[1])]:,}{where}: {fault.message}"
-
-
-class _Silent:
-    """Shows no progress."""
-
-    def advance(self, size: int, items: int) -> None:
-        """Do nothing."""
-
-
-@contextmanager
-def _progress(file: IO[bytes]) -> Iterator[_ProgressBar]:
-    """Show the progress on stderr, if it is a terminal: by bytes, because the number of lines is not known."""
-    if not sys.stderr.isatty():
-        yield _Silent()
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        shown, sent = bar.add_task("sending", total=_size_of(file)), 0
-
-        class Bar:
-            """Advances the bar by what one request has sent."""
-
-            def advance(self, size: int, items: int) -> None:
-                nonlocal sent
-                sent += items
-                bar.update(shown, advance=size, description=f"{sent:,} sent")
-
-        yield Bar()
 
 
 def _size_of(file: IO[bytes]) -> int | None:

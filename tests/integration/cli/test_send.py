@@ -127,7 +127,7 @@ async def test_stdin_and_a_terminal(url: str, store: Store) -> None:
         process.communicate(lines(10_100).encode()), asyncio.to_thread(read_terminal, main)
     )
     assert (process.returncode, shown) == (0, b"10,100 created\n")
-    assert b"10,100 sent" in screen
+    assert b"sending: 10,100 tasks" in screen
     assert await count(store) == 10_100
 
 
