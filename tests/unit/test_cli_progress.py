@@ -32,8 +32,8 @@ def test_a_long_command_prints_a_line_every_five_seconds(
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines() == [
-        "  exporting: 2,500 runs (12%), 500/s, 35 s left",
-        "  exporting: 5,000 runs (25%), 500/s, 30 s left",
+        "  exporting: 2,500 of 20,000 runs (12%), 500/s, 35 s left",
+        "  exporting: 5,000 of 20,000 runs (25%), 500/s, 30 s left",
     ]
 
 
@@ -55,4 +55,7 @@ def test_the_text_and_the_total_may_change(clock: list[float], capsys: pytest.Ca
     with show_progress("bf_7", "occurrences") as progress:
         clock[0] = 5
         progress.update(5, total=10, what="bf_7 running,\x1b[31m 2 under way")
-    assert capsys.readouterr().err == "  bf_7 running,·[31m 2 under way: 5 occurrences (50%), 60 a minute, 5 s left\n"
+    assert (
+        capsys.readouterr().err
+        == "  bf_7 running,·[31m 2 under way: 5 of 10 occurrences (50%), 60 a minute, 5 s left\n"
+    )

@@ -55,9 +55,10 @@ class Progress(ABC):
         return self._shown / max(time.monotonic() - self._began, 0.001)
 
     def describe(self) -> str:
-        """ "exporting: 12,000 runs (24%), 2,400/s, 16 s left"."""
+        """ "exporting: 12,000 of 50,000 runs (24%), 2,400/s, 16 s left"."""
         share = f" ({min(self._done / self._total, 1):.0%})" if self._total else ""
-        parts = [f"{self._shown:,.0f} {self._unit}{share}"]
+        of_items = f" of {self._total:,.0f}" if self._total and self._shown == self._done else ""
+        parts = [f"{self._shown:,.0f}{of_items} {self._unit}{share}"]
         if self._shown:
             rate = self._rate()
             parts.append(f"{rate:,.0f}/s" if rate >= 10 else f"{rate * 60:,.0f} a minute")

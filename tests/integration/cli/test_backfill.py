@@ -151,7 +151,7 @@ async def test_an_interrupt_leaves_it_running_and_says_so(url: str, store: Store
     heard = b""
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(30):
-        while b"0/24" not in heard:
+        while b"0 of 24" not in heard:
             heard += await loop.run_in_executor(None, os.read, ours, 4096)
         called.send_signal(signal.SIGINT)
         while b"cancel bf_1" not in heard:

@@ -54,7 +54,7 @@ async def test_a_calendar_is_put_read_listed_and_deleted(url: str, tmp_path: Pat
     assert shown.splitlines()[1].split() == ["de", "2", "FRI", "2", "2030-05-01", "0"]
     await call("calendars", "delete", "de", "--url", url)
     _, beside = await call("calendars", "get", "de", "--url", url, code=4)
-    assert beside.startswith("error: there is no such calendar")
+    assert beside.startswith(f"error: there is no calendar 'de' on {url}")
 
 
 async def test_put_goes_on_until_all_jobs_follow(
@@ -113,7 +113,7 @@ async def test_a_freeze_is_created_listed_and_lifted(url: str) -> None:
     shown, _ = await call("freezes", "list", "-o", "json", "--url", url)
     assert [f["state"] for f in json.loads(shown)] == ["over"]
     _, beside = await call("freezes", "lift", "black friday", "--url", url, code=4)
-    assert beside.startswith("error: there is no such freeze")
+    assert beside.startswith(f"error: there is no freeze 'black friday' on {url}")
     assert (await call("freezes", "lift", made.strip(), "--url", url))[0] == f"{made.strip()} had already ended\n"
     shown, _ = await call("freezes", "create", "y", "--to", "1h", "--tag", "nosuch", "--url", url)
     assert "jobs tagged nosuch: 0 now" in shown

@@ -101,4 +101,4 @@ async def test_an_operation_is_planned_started_watched_and_aborted(ask: Ask, sto
     assert (newest.split()[:3], oldest.split()[1]) == ([done["operation_id"], "done", "jobs.pause"], "aborted")
     assert "3 of 3" in (await ask("ops", "get", done["operation_id"]))[0]
     assert "exactly one way" in (await ask("ops", "start", "jobs.pause", "--yes", code=2))[1]
-    assert "there is no such operation" in (await ask("ops", "get", "op_99", code=4))[1]
+    assert "there is no operation 'op_99'" in (await ask("ops", "get", "op_99", code=4))[1]
