@@ -20,6 +20,7 @@ _DURATION: Final = 'a duration such as "90s" or "1h30m", or seconds'
 _INSTANT: Final = "an instant with an offset, such as 2026-12-01T09:00:00Z"
 
 FIELD_MEANINGS: Final[Mapping[str, str]] = {
+    "BulkPlan.declared_by": "the apps whose next start overrides the changes, with the number of their jobs",
     # Jobs and their options
     "args": "positional arguments of the task",
     "kwargs": "named arguments of the task",
