@@ -6,28 +6,32 @@ const MIDDLE = 3;
 const SIMILAR_SHARE = 0.1; // counts that differ by less than this share of the maximum get the same color
 
 /**
- * Color level of a cell: 0 for no fires, otherwise 1 to 5 by the logarithm of what exceeds the steady load, so that neither jobs that fire in
- * every cell nor one herd hide the differences between the others; the middle level if all counts are similar.
+ * Color level of a cell: 0 for no fires, otherwise 1 to 5; the middle level if all counts are similar. On the log scale the level follows the
+ * logarithm of what exceeds the steady load, so that neither jobs that fire in every cell nor one herd hide the differences between the others.
+ * On the quantile scale each level has about as many cells.
  */
-function strengths(rows) {
+function strengths(rows, scale) {
   const counts = rows.flatMap((row) => row.cells).filter((cell) => cell?.count).map((cell) => cell.count).sort((a, b) => a - b);
   const [least, most] = [counts[0] ?? 0, counts.at(-1) ?? 0];
   const steady = counts[Math.floor(counts.length / 10)] ?? 0; // nine of ten cells have at least this many
   const isEven = most - steady < most * SIMILAR_SHARE;
   const excess = (count) => Math.log1p(Math.max(count - steady, 0)) / Math.log1p(most - steady);
-  const of = (count) => (!count ? 0 : isEven ? MIDDLE : Math.max(1, Math.ceil(excess(count) * STRENGTHS)));
+  const bounds = Array.from({ length: STRENGTHS - 1 }, (_, n) => counts[Math.floor((counts.length * (n + 1)) / STRENGTHS)]);
+  const byRank = (count) => 1 + bounds.filter((bound) => count >= bound && count > least).length;
+  const byLog = (count) => Math.max(1, Math.ceil(excess(count) * STRENGTHS));
+  const of = (count) => (!count ? 0 : isEven ? MIDDLE : scale === "quantile" ? byRank(count) : byLog(count));
   return { of, isEven, least: isEven ? steady : least, most };
 }
 
 /**
  * rows: [{name, cells: [{at, count, title, hot} or null]}], all of the same length; ticks: [{at: column, text}];
- * picked: `at` (and `row`) of the selected cell; pick(cell, row).
+ * picked: `at` (and `row`) of the selected cell; pick(cell, row); scale: log or quantile.
  */
-export function Heatmap({ label, rows, ticks, picked, pick }) {
+export function Heatmap({ label, rows, ticks, picked, pick, scale = "log" }) {
   const id = useId();
   const [focus, setFocus] = useState({ row: 0, column: 0 });
   const columns = rows[0]?.cells.length ?? 0;
-  const strength = useMemo(() => strengths(rows), [rows]);
+  const strength = useMemo(() => strengths(rows, scale), [rows, scale]);
   const place = (row, column) => `${id}-${row}-${column}`;
   function press(event) {
     const [down, right] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Home: [0, -columns], End: [0, columns] }[event.key]

@@ -1,0 +1,153 @@
+// The calendar: named jobs at their times, by month, week or day; a list of days on narrow screens.
+import { html, useEffect, useRef, useState } from "../lib/html.js";
+import { get, part } from "../lib/api.js";
+import { Icon } from "../lib/icons.js";
+import { setQuery } from "../lib/router.js";
+import { now } from "../lib/time.js";
+import { formatDate, wallClock } from "../lib/zoned.js";
+import { useData } from "../lib/page_data.js";
+import { ErrorMessage, Link } from "./elements.js";
+import { hoursOf } from "./agenda_model.js";
+
+const MAX_ENTRIES = 200; // of an expanded cell
+const MAX_REPEATS = 3; // jobs that repeat within the hours, listed at the top of a day
+
+const number = (count) => count.toLocaleString("en");
+export const plural = (count, word) => `${number(count)} ${word}${count === 1 ? "" : "s"}`;
+
+/** A job at its time: the first occurrence in the cell, and how many there are. */
+function Entry({ entry, tz, focusable }) {
+  const { time } = wallClock(entry.at, tz);
+  const title = `${time} ${entry.job}${entry.times > 1 ? `, ${number(entry.times)} times, the first at ${time}` : ""}`;
+  return html`<li><${Link} to=${`jobs/${part(entry.job_id)}`} class="event ${entry.times > 1 ? "repeats" : ""}" title=${title} tabindex=${focusable ? 0 : -1}>
+    <time datetime=${entry.at}>${time}</time> <span class="name">${entry.job}</span>${entry.times > 1 && html` <span class="times">×${number(entry.times)}</span>`}<//></li>`;
+}
+
+/** The entries of cells, the first `most` of them until they are expanded. */
+function Entries({ cells, tz, most, focusable, label, filters }) {
+  const [open, setOpen] = useState(false);
+  const listed = cells.flatMap((cell) => cell.entries);
+  const jobs = cells.reduce((sum, cell) => sum + cell.jobs, 0);
+  const shown = listed.slice(0, jobs > most ? most - 1 : most);
+  if (open) return html`<${AllEntries} cells=${cells} tz=${tz} focusable=${focusable} filters=${filters} close=${() => setOpen(false)} />`;
+  return html`${shown.length > 0 && html`<ul class="events">${shown.map((entry) => html`<${Entry} key=${`${entry.job_id} ${entry.at}`} entry=${entry} tz=${tz} focusable=${focusable} />`)}</ul>`}
+    ${jobs > shown.length && html`<button type="button" class="quiet more-events" tabindex=${focusable ? 0 : -1} aria-expanded="false" aria-label=${`${number(jobs - shown.length)} more jobs, ${label}`}
+      onClick=${() => setOpen(true)}>+${number(jobs - shown.length)} more</button>`}`;
+}
+
+function AllEntries({ cells, tz, focusable, filters, close }) {
+  const [first, last] = [cells[0], cells.at(-1)];
+  const found = useData((stop) => get("calendar", { ...filters, tz, from: first.from, to: last.to, cell: "day", limit: MAX_ENTRIES }, stop), [first.from, last.to, JSON.stringify(filters)], { once: true });
+  const entries = (found.data?.cells ?? []).flatMap((cell) => cell.entries);
+  const jobs = (found.data?.cells ?? []).reduce((sum, cell) => sum + cell.jobs, 0);
+  return html`<${ErrorMessage} error=${found.error} />
+    <ul class="events all" aria-busy=${found.busy && !found.data ? "true" : undefined}>${(found.data ? entries : cells.flatMap((cell) => cell.entries)).map((entry) => html`<${Entry} key=${`${entry.job_id} ${entry.at}`} entry=${entry} tz=${tz} focusable=${focusable} />`)}</ul>
+    ${jobs > entries.length && html`<p class="mute">and ${plural(jobs - entries.length, "more job")}</p>`}
+    <button type="button" class="quiet more-events" tabindex=${focusable ? 0 : -1} aria-expanded="true" onClick=${close}>Show fewer</button>`;
+}
+
+/** What is special about a day: holidays, freezes, and changes of the clocks. */
+function Notes({ day }) {
+  return html`${day.holidays.map((name) => html`<span key=${name} class="note holiday" title=${`A day off in the calendar ${name}`}><${Icon} name="flag" /> <span class="unseen">day off in </span>${name}</span>`)}
+    ${day.clock_changes.map((change) => html`<span key=${change.at} class="note clocks"><${Icon} name=${change.seconds > 0 ? "dst-gap" : "dst-fold"} /> ${change.text}</span>`)}
+    ${day.freezes.map((freeze) => html`<span key=${freeze.freeze_id} class="note freeze" title=${freezeText(freeze)}><${Icon} name="snow" /> <span class="unseen">freeze </span>${freeze.name}</span>`)}`;
+}
+
+const freezeText = ({ name, tags }) => `Freeze ${name}: ${tags.length ? `jobs with the tag ${tags.join(" or ")} do not start` : "no job starts"}`;
+
+/** Jobs that repeat within the hours of a day, which would fill each of them. */
+const Repeats = ({ day }) => day.repeats.length > 0 && html`<ul class="events">${day.repeats.slice(0, MAX_REPEATS).map((one) => html`<li key=${one.job_id}><${Link} to=${`jobs/${part(one.job_id)}`} class="event repeats"
+    title=${`${one.job} runs several times an hour`}><${Icon} name="retry" /> <span class="name">${one.job}</span><span class="unseen"> runs several times an hour</span><//></li>`)}</ul>
+  ${day.repeats.length > MAX_REPEATS && html`<span class="mute hidden-fires">and ${plural(day.repeats.length - MAX_REPEATS, "job")} more, several times an hour</span>`}`;
+
+const Hidden = ({ day }) => day.hidden > 0 && html`<p class="mute hidden-fires" title="Occurrences of jobs that are not among those named">+${number(day.hidden)} of other jobs</p>`;
+
+const dayClass = (day) => ["agenda-day", day.isToday && "today", day.isPast && "past", day.isWeekend && "weekend", day.holidays.length && "off", day.freezes.length && "frozen"].filter(Boolean).join(" ");
+const longDate = (date) => formatDate(date, { weekday: "long", day: "numeric", month: "long" });
+const dayLabel = (day) => [longDate(day.date), day.isToday && "today", plural(day.fires ?? day.listed, "occurrence"), ...day.holidays.map((name) => `day off in ${name}`),
+  ...day.clock_changes.map((change) => change.text), ...day.freezes.map((freeze) => `freeze ${freeze.name}`)].filter(Boolean).join(", ");
+
+/** Arrow keys move between cells; the entries of the focused cell are in the tab order. turn(-1 or 1): shows the previous or next period. */
+function useGrid(rows, columns, usual, turn) {
+  const [at, setAt] = useState(usual);
+  const grid = useRef(null);
+  const moved = useRef(false);
+  useEffect(() => {
+    if (moved.current) grid.current?.querySelector(`[data-place="${at.row}-${at.column}"]`)?.focus();
+    moved.current = false;
+  }, [at.row, at.column]);
+  function press(event) {
+    if (event.target.getAttribute("role") !== "gridcell") {
+      if (event.key === "Escape") event.target.closest("[role=gridcell]")?.focus();
+      return;
+    }
+    const [down, right] = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1], Home: [0, -columns], End: [0, columns] }[event.key] ?? [0, 0];
+    if (event.key === "PageUp" || event.key === "PageDown") turn(event.key === "PageUp" ? -1 : 1);
+    else if (event.key === "Enter") event.target.querySelector("a, button")?.focus();
+    else if (!down && !right) return;
+    event.preventDefault();
+    const next = { row: Math.min(Math.max(at.row + down, 0), rows - 1), column: Math.min(Math.max(at.column + right, 0), columns - 1) };
+    if (next.row === at.row && next.column === at.column) return;
+    moved.current = true;
+    setAt(next);
+  }
+  const focused = (event) => {
+    const place = event.target.closest("[data-place]")?.dataset.place?.split("-").map(Number);
+    if (place && (place[0] !== at.row || place[1] !== at.column)) setAt({ row: place[0], column: place[1] });
+  };
+  const cell = (row, column) => ({ "data-place": `${row}-${column}`, role: "gridcell", tabindex: row === at.row && column === at.column ? 0 : -1 });
+  return { grid, press, focused, cell, isAt: (row, column) => row === at.row && column === at.column };
+}
+
+export function MonthGrid({ days, month, tz, filters, turn }) {
+  const weeks = Array.from({ length: days.length / 7 }, (_, n) => days.slice(n * 7, n * 7 + 7));
+  const today = Math.max(days.findIndex((day) => day.isToday), days.findIndex((day) => day.date.startsWith(month)) * !days.some((day) => day.isToday));
+  const { grid, press, focused, cell, isAt } = useGrid(weeks.length, 7, { row: Math.floor(today / 7), column: today % 7 }, turn);
+  return html`<div class="agenda month" role="grid" aria-label="Calendar by day; arrow keys move, Enter goes to the jobs of a day" ref=${grid} onKeyDown=${press} onFocusIn=${focused}>
+    <div role="row" class="weekdays">${weeks[0].map((day) => html`<span role="columnheader" key=${day.date}>${formatDate(day.date, { weekday: "short" })}</span>`)}</div>
+    ${weeks.map((week, row) => html`<div role="row" class="week" key=${week[0].date}>${week.map((day, column) => html`<div key=${day.date} ...${cell(row, column)}
+      class="${dayClass(day)} ${day.date.startsWith(month) ? "" : "other-month"}" aria-label=${dayLabel(day)} aria-current=${day.isToday ? "date" : undefined}>
+      <p class="date"><button type="button" class="quiet" tabindex=${isAt(row, column) ? 0 : -1} aria-label=${`Show ${longDate(day.date)}`}
+        onClick=${() => setQuery({ view: "day", date: day.date })}>${day.date.endsWith("-01") ? formatDate(day.date, { day: "numeric", month: "short" }) : Number(day.date.slice(8))}</button></p>
+      <${Notes} day=${day} /><${Entries} cells=${day.cells} tz=${tz} most=${4} focusable=${isAt(row, column)} label=${longDate(day.date)} filters=${filters} /><${Hidden} day=${day} />
+    </div>`)}</div>`)}
+  </div>`;
+}
+
+/** Hours by days, for a week or a single day. */
+export function TimeGrid({ data, days, filters, turn }) {
+  const { tz } = data;
+  const hours = hoursOf(data, days);
+  const clock = wallClock(now.value, tz);
+  const column = Math.max(days.findIndex((day) => day.isToday), 0);
+  const { grid, press, focused, cell, isAt } = useGrid(24, days.length, { row: days.some((day) => day.isToday) ? clock.hour : 0, column }, turn);
+  const most = days.length === 1 ? 12 : 3;
+  return html`<div class="agenda hours ${days.length === 1 ? "single" : ""}" role="grid" aria-label="Calendar by hour; arrow keys move, Enter goes to the jobs of an hour" ref=${grid} onKeyDown=${press}
+      onFocusIn=${focused} style=${{ "--days": String(days.length) }}>
+    <div role="row" class="heads"><span role="columnheader"><span class="unseen">Hour</span></span>${days.map((day) => html`<div role="columnheader" key=${day.date} class=${dayClass(day)} aria-current=${day.isToday ? "date" : undefined}>
+      <p class="date">${days.length === 1 ? html`<strong>${formatDate(day.date, { weekday: "long" })}</strong>` : html`<button type="button" class="quiet" aria-label=${`Show ${longDate(day.date)}`} onClick=${() => setQuery({ view: "day", date: day.date })}>
+        ${formatDate(day.date, { weekday: "short" })} <strong>${Number(day.date.slice(8))}</strong></button>`}
+        ${(day.fires ?? day.listed) > 0 && html`<span class="mute">${number(day.fires ?? day.listed)}<span class="unseen"> occurrences</span></span>`}</p>
+      <${Notes} day=${day} /><${Repeats} day=${day} /></div>`)}</div>
+    ${hours.map((places, hour) => html`<div role="row" class="hour" key=${hour}><span role="rowheader">${String(hour).padStart(2, "0")}:00</span>
+      ${places.map((place, n) => html`<div key=${place.day.date} ...${cell(hour, n)} aria-label=${hourLabel(place, hour)}
+        class="${dayClass({ ...place.day, freezes: place.freezes })} ${place.spans.length ? "" : "skipped"} ${place.day.isToday && hour < clock.hour ? "past" : ""}">
+        ${place.day.isToday && hour === clock.hour && html`<span class="now" style=${{ "--minute": String(clock.minute) }} title=${`Now: ${clock.time}`}></span>`}
+        ${place.spans.length === 0 ? html`<span class="mute no-hour">no such hour</span>` : html`<${Entries} cells=${place.cells} tz=${tz} most=${most} focusable=${isAt(hour, n)} label=${hourLabel(place, hour)} filters=${filters} />`}
+      </div>`)}</div>`)}
+  </div>${days.some((day) => day.hidden) && html`<p class="mute">The figures at the top of the days also count ${number(days.reduce((sum, day) => sum + day.hidden, 0))} occurrences of jobs that are not named here.</p>`}`;
+}
+
+function hourLabel({ day, spans, cells, freezes }, hour) {
+  const jobs = cells.reduce((sum, cell) => sum + cell.jobs, 0);
+  const what = !spans.length ? "clocks skip this hour" : [jobs ? plural(jobs, "job") : "nothing", spans.length > 1 && "this hour comes twice", ...freezes.map((freeze) => `freeze ${freeze.name}`)].filter(Boolean).join(", ");
+  return `${longDate(day.date)}, ${String(hour).padStart(2, "0")}:00, ${what}`;
+}
+
+/** The days that have something, below each other. */
+export function DayList({ days, tz, most, filters }) {
+  const shown = days.filter((day) => day.isToday || day.cells.length || day.hidden || day.holidays.length || day.freezes.length || day.clock_changes.length);
+  return html`<ol class="agenda days">${shown.map((day) => html`<li key=${day.date} class=${dayClass(day)} aria-current=${day.isToday ? "date" : undefined}>
+    <h2>${day.isToday && html`<span class="state tone-busy">Today</span> `}${longDate(day.date)}</h2>
+    <${Notes} day=${day} />${day.cells.length ? html`<${Entries} cells=${day.cells} tz=${tz} most=${most} focusable=${true} label=${longDate(day.date)} filters=${filters} />` : html`<p class="mute">No jobs.</p>`}<${Hidden} day=${day} /></li>`)}</ol>`;
+}
