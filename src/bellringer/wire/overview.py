@@ -21,7 +21,7 @@ class Pulse(ResponseModel, frozen=True):
     events: int
 
 
-class Problem(ResponseModel, frozen=True):
+class OverviewProblem(ResponseModel, frozen=True):
     """All problems of one kind together. `tone` is bad or warn; `count` is the number of jobs, runs or other things
     concerned. `link` is the path of the console page that shows them, and `fix` a command that helps, if there is one.
     """
@@ -41,7 +41,7 @@ class Verdict(ResponseModel, frozen=True):
 
     tone: str
     text: str
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[OverviewProblem] = field(default_factory=list)
 
 
 class Attention(ResponseModel, frozen=True):

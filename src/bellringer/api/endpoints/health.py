@@ -40,7 +40,7 @@ from bellringer.store.overview import (
 from bellringer.store.sql_functions import Functions, load_functions
 from bellringer.store.task_pauses import TaskPauseRow
 from bellringer.wire.models import Count
-from bellringer.wire.overview import Attention, Problem, Readiness, Settings, Verdict
+from bellringer.wire.overview import Attention, OverviewProblem, Readiness, Settings, Verdict
 from bellringer.wire.routes import Routes
 
 READINESS_TIMEOUT_SECONDS: Final = 1.0
@@ -236,7 +236,7 @@ def verdict(facts: HealthFacts) -> Verdict:
     return Verdict(tone=GOOD, text=text, problems=[])
 
 
-def _headline(found: Sequence[Problem]) -> str:
+def _headline(found: Sequence[OverviewProblem]) -> str:
     others = len(found) - 1
     if not others:
         return found[0].text
@@ -245,7 +245,7 @@ def _headline(found: Sequence[Problem]) -> str:
     return f"{worst} {more} attention." if worst.endswith("?") else f"{worst.rstrip('.')}; {more} attention."
 
 
-def problems(facts: HealthFacts) -> list[Problem]:
+def problems(facts: HealthFacts) -> list[OverviewProblem]:
     """Returns one problem of each kind, the worst first."""
     groups: dict[str, list[Attention]] = {}
     for item in _hindrances(facts):
@@ -254,14 +254,14 @@ def problems(facts: HealthFacts) -> list[Problem]:
     return sorted([*found, *_job_problems(facts)], key=_severity)
 
 
-def _severity(item: Attention | Problem) -> tuple[bool, int]:
+def _severity(item: Attention | OverviewProblem) -> tuple[bool, int]:
     return (item.tone != BAD, _RANKS[item.kind])
 
 
-def _problem(items: Sequence[Attention], count: Count) -> Problem:
+def _problem(items: Sequence[Attention], count: Count) -> OverviewProblem:
     first = items[0]
     several = len(items) > 1
-    return Problem(
+    return OverviewProblem(
         kind=first.kind,
         tone=min((item.tone for item in items), key=lambda tone: tone != BAD),
         text=_SUMMARIES[first.kind].format(len(items)) if several else first.text,
@@ -298,7 +298,7 @@ def _bounded(number: int, most: int = MAX_COUNTED) -> Count:
     return Count(value=min(number, most), relation="gte" if number > most else "eq")
 
 
-def _job_problems(facts: HealthFacts) -> Iterator[Problem]:
+def _job_problems(facts: HealthFacts) -> Iterator[OverviewProblem]:
     paused = {pause.job_id for pause in facts.pauses}  # these are a problem of their own
     counts = {
         "failing": facts.sums.failing - len({job.job_id for job in facts.troubles if job.job_id in paused}),
@@ -317,7 +317,7 @@ def _job_problems(facts: HealthFacts) -> Iterator[Problem]:
             text = f"{_jobs(count)} {words[kind][count > 1]}."
             tone = BAD if kind == "failing" else WARN
             link, fix = _LINKS[kind], f"bellringer jobs list --state {'failing' if kind == 'failing' else 'late'}"
-            yield Problem(
+            yield OverviewProblem(
                 kind=kind, tone=tone, text=f"{text[0].upper()}{text[1:]}", count=_bounded(count), link=link, fix=fix
             )
 
