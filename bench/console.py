@@ -50,7 +50,17 @@ PAGES: Final[Mapping[str, Sequence[str]]] = {
         "jobs/strips?ids={job}&limit=60",
         *(
             f"jobs/{{job}}/{part}"
-            for part in ("runs", "ledger", "skip", "days", "stats", "baseline", "revisions", "why")
+            for part in (
+                "runs",
+                "ledger",
+                "skip",
+                "days",
+                "stats?range=1h",
+                "stats?range=90d",
+                "baseline",
+                "revisions",
+                "why",
+            )
         ),
         "events?job={job}",
         "backfills?job={job}&limit=10",

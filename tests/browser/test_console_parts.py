@@ -216,3 +216,16 @@ def test_lanes_say_where_their_future_marks_stop(eye: Eye, shop: Shop, job: str)
     lane = page.locator(".timeline li", has=page.get_by_role("link", name="parts-often"))
     expect(lane.get_by_text("60 shown, more follow")).to_be_visible()
     shop.ask("DELETE", "jobs/parts-often")
+
+
+def test_the_overview_lists_every_problem_with_a_link(eye: Eye, shop: Shop, job: str) -> None:
+    made = shop.ask("PUT", "jobs/parts-unknown", {"task": "shop.nobody_knows_it"})
+    run = shop.ask("POST", f"jobs/{made['job_id']}/run", {})
+    page = eye.go()
+    verdict = page.locator(".verdict")
+    expect(verdict).to_contain_text("Problem")
+    expect(verdict.get_by_role("link", name=re.compile("no live worker", re.IGNORECASE))).to_be_visible()
+    others = page.get_by_role("list", name="More problems").get_by_role("listitem")
+    expect(others.filter(has_text="dead letter").get_by_role("link")).to_be_visible()
+    shop.ask("POST", f"runs/{run['run_id']}/cancel", {})
+    shop.ask("DELETE", f"jobs/{made['job_id']}")

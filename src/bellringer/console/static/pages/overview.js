@@ -72,7 +72,7 @@ function shareTerms({ series }, range) {
 
 /** The health of the installation: every problem, the worst first. */
 function Health({ verdict }) {
-  const [worst, ...others] = verdict.problems ?? [];
+  const [worst, ...others] = verdict.problems;
   if (!worst) return html`<${Verdict} tone=${verdict.tone}><${VerdictText} text=${verdict.text} /><//>`;
   return html`<${Verdict} tone=${verdict.tone} more=${others.length > 0 && html`<ul class="problems" aria-label="More problems">${others.map((problem) => html`<li
     key=${problem.kind} class="tone-${problem.tone}"><${Icon} name=${problem.tone === "bad" ? "cross" : "warning"} /> <${ProblemText} problem=${problem} /></li>`)}</ul>`}>
@@ -85,14 +85,9 @@ function ProblemText({ problem }) {
   return html`<${Link} to=${path} terms=${Object.fromEntries(new URLSearchParams(search))}>${problem.text}<//>`;
 }
 
-// Links for numbers in the sentence: the first pattern that matches a part of it.
+// Links for numbers in the sentence of a healthy installation: the first pattern that matches a part of it.
 const VERDICT_LINKS = [
-  [/(?:more than )?[\d,]+ jobs? (?:is|are) failing/i, "jobs", { state: "failing" }],
-  [/(?:more than )?[\d,]+ jobs? (?:is|are) late/i, "jobs", { state: "late" }],
   [/(?:more than )?[\d,]+ of them paused/i, "jobs", { state: "paused" }],
-  [/(?:more than )?[\d,]+ dead letters?/i, "dead-letters", {}],
-  [/(?:more than )?[\d,]+ runs? waits?/i, "runs", { state: "queued" }],
-  [/[\d,]+ shards?(?: of [\d,]+)?/i, "cluster", {}],
   [/(?:more than )?[\d,]+ jobs?/i, "jobs", {}],
 ];
 
