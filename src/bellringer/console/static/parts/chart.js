@@ -162,7 +162,7 @@ export function Chart({ times, series, bands = [], height = 120, label, format =
   return html`<div class="chart" role="slider" tabindex="0" aria-label=${label} aria-describedby=${id} aria-valuemin="0" aria-valuemax=${Math.max(times.length - 1, 0)}
       aria-valuenow=${at ?? 0} aria-valuetext=${said} data-zoomed=${Boolean(zoom)} onKeyDown=${pressed}>
     <ul class="keys">${series.map((one) => html`<li key=${one.name}><span class="key-mark ${one.kind ?? "line"} tone-${one.tone}"></span>${one.name} <strong>${read(one)}</strong></li>`)}
-      <li class="at">${at === null ? "" : formatTime(times[at] * 1000).slice(5, 16)}</li></ul>
+      <li class="at">${at === null ? "" : formatTime(times[at] * 1000).slice(to - from > DAY_SECONDS + step ? 5 : 11, 16)}</li></ul>
     <div class="plot" ref=${place}></div><span class="unseen" id=${id}>${HINT}</span></div>`;
 }
 

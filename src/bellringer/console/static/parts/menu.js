@@ -4,6 +4,7 @@ import { Icon } from "../lib/icons.js";
 import { address } from "../lib/router.js";
 
 const GAP = 4; // pixels between the button and the popup
+const CLICK_MS = 400; // the longest time from a press to its click
 const NARROW = matchMedia("(max-width: 48rem)"); // the popup is a sheet at the lower edge
 
 /**
@@ -42,15 +43,19 @@ function Popup({ id, label, items, button, start, close }) {
     list.current.showPopover();
     place(list.current, button.current);
     focus(start);
-    const outside = (event) => list.current?.contains(event.target) || button.current?.contains(event.target) || close();
-    const moved = (event) => event.target.contains?.(button.current) && close();
+    const outside = (event) => {
+      if (list.current?.contains(event.target) || button.current?.contains(event.target)) return;
+      if (NARROW.matches) swallowClick(); // the page behind the sheet is dimmed: the press only closes the sheet
+      close();
+    };
+    const moved = () => list.current && button.current && place(list.current, button.current);
     addEventListener("pointerdown", outside, true);
     addEventListener("scroll", moved, true);
-    addEventListener("resize", close);
+    addEventListener("resize", moved);
     return () => {
       removeEventListener("pointerdown", outside, true);
       removeEventListener("scroll", moved, true);
-      removeEventListener("resize", close);
+      removeEventListener("resize", moved);
     };
   }, []);
   function pressed(event) {
@@ -80,6 +85,15 @@ function Popup({ id, label, items, button, start, close }) {
     ${items.map((item, n) => (item === "-" ? html`<li key=${n} role="separator"></li>` : html`<li key=${n} role="none"><${Item} item=${item} choose=${choose} /></li>`))}</ul>`;
 }
 
+function swallowClick() {
+  const swallow = (event) => {
+    event.preventDefault();
+    event.stopPropagation();
+  };
+  addEventListener("click", swallow, { capture: true, once: true });
+  setTimeout(() => removeEventListener("click", swallow, true), CLICK_MS);
+}
+
 function Item({ item, choose }) {
   const shown = html`${item.icon && html`<${Icon} name=${item.icon} />`}<span>${item.text}</span>${item.hint && html`<kbd>${item.hint}</kbd>`}`;
   const look = item.tone ? `tone-${item.tone}` : undefined;
@@ -89,6 +103,8 @@ function Item({ item, choose }) {
 
 /** Below the button, or above it if there is no room; never outside of the window. */
 function place(popup, button) {
+  popup.style.top = "";
+  popup.style.left = "";
   if (NARROW.matches) return;
   const from = button.getBoundingClientRect();
   const { width, height } = popup.getBoundingClientRect();
