@@ -161,7 +161,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 _FIELDS: Final = tuple(field.name for field in msgspec.structs.fields(Config))
-_SECRETS: Final = frozenset({"secret_keys", "payload_keys", "root_key", "jwt_secret", "key", "heartbeat_url"})
+_SECRETS: Final = frozenset(
+    {"secret_keys", "payload_keys", "root_key", "jwt_secret", "key", "smtp_url", "heartbeat_url"}
+)
 # Comma-separated in environment variables and flags.
 _LISTS: Final = frozenset({"secret_keys", "secret_sources", "payload_keys", "egress_allow", "trusted_proxies"})
 # Matches passwords in URLs (user:password@host, ?password=…) and in key=value connection strings.

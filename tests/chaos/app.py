@@ -19,7 +19,9 @@ from typing import Final
 from bellringer import App, Context, Retry
 from bellringer.sdk.workflows import Workflow
 
-PATIENT: Final = Retry(100, base="1s", cap="2s")  # histories lose many attempts; no run may die of that
+# For tasks that fail, or whose processes crash with their worker. The others have the default policy: histories lose
+# many attempts, and no run may die of that.
+PATIENT: Final = Retry(100, base="1s", cap="2s")
 
 app = App(name="chaos")
 _files: dict[int, int] = {}
@@ -58,14 +60,14 @@ def _write(ctx: Context, tag: str, what: str) -> None:
     os.write(_files[pid], f"{json.dumps(line)}\n".encode())
 
 
-@app.task(name="quick", retry=PATIENT)
+@app.task(name="quick")
 async def quick(ctx: Context, tag: str) -> str:
     with recorded(ctx, tag):
         await asyncio.sleep(0.01)
     return tag
 
 
-@app.task(name="plain", retry=PATIENT)
+@app.task(name="plain")
 def plain(ctx: Context, tag: str) -> str:
     with recorded(ctx, tag):
         time.sleep(0.02)
@@ -80,21 +82,21 @@ async def flaky(ctx: Context, tag: str) -> str:
     return tag
 
 
-@app.task(name="slow", retry=PATIENT)
+@app.task(name="slow")
 async def slow(ctx: Context, tag: str, seconds: float) -> str:
     with recorded(ctx, tag):
         await asyncio.sleep(seconds)
     return tag
 
 
-@app.task(name="long", retry=PATIENT)
+@app.task(name="long")
 async def long(ctx: Context, tag: str) -> str:
     with recorded(ctx, tag):
         await asyncio.sleep(25)
     return tag
 
 
-@app.task(name="once", retry=PATIENT, delivery="at_most_once")
+@app.task(name="once", delivery="at_most_once")
 async def once(ctx: Context, tag: str) -> str:
     with recorded(ctx, tag):
         await asyncio.sleep(0.5)
@@ -108,7 +110,7 @@ def isolated(ctx: Context, tag: str) -> str:
     return tag
 
 
-@app.task(name="step", retry=PATIENT)
+@app.task(name="step")
 async def step(ctx: Context, tag: str, node: str) -> str:
     """A node of the workflow below; the tag of its execution names the node too."""
     with recorded(ctx, f"{tag}/{node}"):

@@ -194,10 +194,12 @@ class EngineHarness:
         return ClaimSpec(worker_id=worker_id, pool_id=pool_id, task_ids=task_ids)
 
     async def claim(self, seat: ClaimSpec, most: int = 100, *, begin: bool = True) -> list[ClaimedRun]:
-        """Claim as a worker does: record the start of attempts that require it before they start."""
+        """Claim as a worker does, and record the start of the attempts. Without `begin`, no handler is called."""
         taken = (await claim.claim(self.store, seat, most, TenantCursor()))[0]
         if begin and (recorded := [claimed for claimed in taken if claimed.records_start]):
             await queue.begin_attempts(self.store, seat.worker_id, recorded)
+        if begin and (others := [(c.key, c.attempt, c.claimed_at) for c in taken if not c.records_start]):
+            await queue.record_starts(self.store, seat.worker_id, others)
         return taken
 
     async def claim_one(self, seat: ClaimSpec) -> ClaimedRun:

@@ -22,7 +22,7 @@ from bellringer.errors import NotFound
 SCHEDULED_SLOT: Final = 0
 BACKFILL_SLOT_BASE: Final = 1 << 40  # plus the number of a backfill: the slot of its runs
 FOLLOWER_SLOT_BASE: Final = 1 << 61  # plus a hash of the upstream run: the slot of a run that follows it
-POISON_LOST_ATTEMPTS: Final = 3  # a run that lost this many workers is assumed to crash them, and is not retried
+POISON_LOST_ATTEMPTS: Final = 3  # a run that crashed this many worker processes is assumed to crash every one
 
 
 class State(StrEnum):
@@ -268,8 +268,11 @@ def decide_next_step(
 ) -> SettleDecision:
     """Decide what happens to a run after an attempt has ended.
 
-    `spent` is the number of attempts since the run was created or last redriven, including this one. `lost` is the
-    number of attempts whose worker disappeared, including this one. `window` limits when another attempt may begin.
+    `spent` is the number of counted attempts since the run was created or last redriven, including this one. `lost` is
+    the number of worker processes that disappeared while they executed the run, including the one of this attempt.
+    `window` limits when another attempt may begin.
+
+    A lost attempt does not use up the retries: the handler did not fail. Only POISON_LOST_ATTEMPTS limits losses.
     """
     if ending.expired:
         return _decide_expired(spent)
@@ -279,11 +282,12 @@ def decide_next_step(
         return SettleDecision(event=RunEvent.CANCELLED, ends_as=State.CANCELLED, reason="cancelled while running")
     if reason := _find_death_reason(ending, spent, retry, delivery, lost):
         return SettleDecision(event=RunEvent.EXHAUSTED, ends_as=State.DEAD, reason=reason)
-    wait = timedelta(0) if ending.outcome is Outcome.LOST else retry.wait(spent)
+    is_lost = ending.outcome is Outcome.LOST
+    wait = timedelta(0) if is_lost else retry.wait(spent)
     wait = max(wait, ending.after or wait)
     if window is not None and (reason := window.find_death_reason(retry, wait)):
         return SettleDecision(event=RunEvent.EXHAUSTED, ends_as=State.DEAD, reason=reason)
-    return SettleDecision(event=RunEvent.FAILED, wait=wait)
+    return SettleDecision(event=RunEvent.FAILED, wait=wait, counted=not is_lost)
 
 
 def _decide_expired(spent: int) -> SettleDecision:
@@ -311,6 +315,7 @@ def _find_death_reason(ending: Ending, spent: int, retry: Retry, delivery: str, 
             return "the worker was lost, and delivery is at_most_once"
         if lost >= POISON_LOST_ATTEMPTS:
             return f"poison: the worker disappeared {lost} times"
+        return None
     lineage = (ending.error or {}).get("lineage", ())
     # The handler has finished its work; running it again would not make the result storable.
     if ending.final is not None or "ResultNotStorable" in lineage:

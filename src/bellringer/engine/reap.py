@@ -18,6 +18,7 @@ from bellringer.telemetry import log
 
 WORKER_SILENCE: Final = timedelta(seconds=10)
 REAP_BATCH_RUNS: Final = 1_000  # per worker and pass
+WORKER_LOST_ERROR: Final = "WorkerLost"  # `held` in store/queue.sql counts the losses with this error
 
 LostRun = tuple[ClaimedRun, EndedRun]
 
@@ -56,9 +57,10 @@ async def _write(store: Store, worker_id: int, lost: Sequence[LostRun]) -> tuple
 
 
 def _decide_lost(claimed: ClaimedRun) -> EndedRun:
-    """Settles an attempt of a lost worker. An attempt that never started is retried without counting."""
-    error = {"type": "WorkerLost", "message": "the worker was lost while it held this attempt"}
+    """Settles an attempt of a lost worker. Only an attempt that is known to have started can make the run poison, and
+    can be the end of a run that is delivered at most once."""
+    error = {"type": WORKER_LOST_ERROR, "message": "the worker was lost while it held this attempt"}
     ending = Ending(outcome=Outcome.LOST, ran=claimed.ran, error=error)
-    if claimed.records_start and not claimed.started:
+    if not claimed.started:
         return decide_not_started(claimed, ending)
     return decide(msgspec.structs.replace(claimed, lost=claimed.lost + 1), ending)  # counts the loss of this worker

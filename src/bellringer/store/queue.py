@@ -38,7 +38,7 @@ class ClaimedRun(msgspec.Struct, frozen=True):
     has_markers: bool = False  # the payload may contain references to secrets or encrypted values
     ran: float = 0.0
     lost: int = 0  # other worker processes that were lost while they executed the run
-    started: bool = False  # the worker recorded the start of the attempt
+    started: bool = False  # the worker has recorded the start of the attempt
     first_started_at: datetime | None = None  # of the first attempt; only known if the retry policy needs it
     resume_from: Any = None  # the last progress details of earlier attempts
     last_result: Any = None  # the result of the previous run of the job, if the job keeps it
@@ -54,11 +54,12 @@ class ClaimedRun(msgspec.Struct, frozen=True):
 
     @property
     def records_start(self) -> bool:
-        """Whether the worker records the start of this attempt, so that it is known whether a lost attempt had
-        started.
+        """Whether the worker records the start of this attempt before it calls the handler, so that it is known
+        whether a lost attempt had started.
 
-        First attempts are presumed to have started: recording each would double the writes of a claim. Attempts
-        with at-most-once delivery are always recorded, because only those that never started may be retried.
+        The start of other first attempts is recorded a few seconds later, if they still run (`record_starts`): an
+        update before each would double the writes of a claim. Attempts with at-most-once delivery are always recorded
+        before, because only those that never started may be retried.
         """
         return self.attempt > 1 or self.spec.delivery == Delivery.AT_MOST_ONCE
 
@@ -197,6 +198,20 @@ async def begin_attempts(store: Store, worker_id: int, claimed: Sequence[Claimed
         run if details is None else _with_resume_point(run, details)
         for _, run, details in sorted(begun, key=lambda entry: entry[0])
     ]
+
+
+async def record_starts(store: Store, worker_id: int, started: Sequence[tuple[RunKey, int, datetime]]) -> None:
+    """Records when first attempts that still run have started."""
+    started = sorted(started)
+    await store.pool.execute(
+        _SQL.record_starts,
+        worker_id,
+        [k.job_id for k, _, _ in started],
+        [k.scheduled_for for k, _, _ in started],
+        [k.slot for k, _, _ in started],
+        [attempt for _, attempt, _ in started],
+        [at for _, _, at in started],
+    )
 
 
 async def load_first_starts(store: Store, claimed: Sequence[ClaimedRun]) -> list[ClaimedRun]:

@@ -19,6 +19,17 @@ cross join lateral (
   where run.job_id = ($2::uuid[])[begun.position] and run.scheduled_for = ($3::timestamptz[])[begun.position]
     and run.slot = ($4::bigint[])[begun.position] offset 0) run
 
+-- name: record_starts
+-- First attempts that a worker has been executing for a while. The rows are locked in key order.
+with held as materialized (
+  select run.ctid as row_id, given.started_at
+  from unnest($2::uuid[], $3::timestamptz[], $4::bigint[], $5::integer[], $6::timestamptz[])
+    given (job_id, scheduled_for, slot, attempt, started_at)
+  join queue run on run.job_id = given.job_id and run.scheduled_for = given.scheduled_for and run.slot = given.slot
+  where run.worker_id + 0 = $1 and run.attempt = given.attempt and run.started_at is null
+  order by run.job_id, run.scheduled_for, run.slot for update of run)
+update queue run set started_at = held.started_at from held where run.ctid = held.row_id
+
 -- name: first_starts
 -- When the first attempt since the run was created or last died has started; null: none has.
 select given.position, (
@@ -54,18 +65,20 @@ select bellringer.give_back($1, $2, $3, $4, $5)
 
 -- name: held
 -- The runs that a lost worker held. `lost` counts the other worker processes that were lost while they executed the
--- run, since it was created or last died. A process counts once, however often it was declared lost; attempts that
--- never began (started_at is null) do not count. The rows are picked in a CTE: with ORDER BY and LIMIT the planner
+-- run, since it was created or last died. A process counts once, however often it was declared lost. Neither attempts
+-- that are not known to have begun (started_at is null) count, nor those that a live worker has settled as lost: it
+-- stopped, or another handler blocked the event loop. The rows are picked in a CTE: with ORDER BY and LIMIT the planner
 -- might scan the whole primary key.
 with held as materialized (select * from queue where worker_id = $1)
 select run.job_id, run.scheduled_for, run.slot, run.attempt, run.attempt_floor, run.task_id, run.tenant_id,
        run.claimed_at, run.available_at, job.name,
        bellringer.claimed_spec(coalesce(run.spec, job.spec), run.expires_at) as spec,
-       extract(epoch from bellringer.now() - run.claimed_at)::float8 as ran, run.started_at is not null as started,
+       extract(epoch from bellringer.now() - coalesce(run.started_at, run.claimed_at))::float8 as ran,
+       run.started_at is not null as started,
        (select count(distinct coalesce(worker.process::text, attempt.worker_id::text)) from attempts attempt
         left join workers worker on worker.worker_id = attempt.worker_id
         where attempt.job_id = run.job_id and attempt.scheduled_for = run.scheduled_for and attempt.slot = run.slot
-          and attempt.outcome = 'lost' and attempt.started_at is not null
+          and attempt.outcome = 'lost' and attempt.started_at is not null and attempt.error ->> 'type' = 'WorkerLost'
           and worker.process is distinct from (select worker.process from workers worker where worker.worker_id = $1)
           and attempt.attempt > coalesce((select max(attempt.attempt) from attempts attempt
                                           where attempt.job_id = run.job_id

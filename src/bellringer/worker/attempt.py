@@ -32,6 +32,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     due_at: datetime | None = None  # the scheduled time plus jitter; for a retry, the time of the retry
     tenant: str = "default"
     tenant_id: int = 0
+    worker_id: int = 0  # of the claim: the attempt belongs to the worker only while it has this id
     pool: str = "short"
     job: str | None = None  # the job's name; None for sent runs
     resume_from: Any = None  # the last progress details of earlier attempts
@@ -133,7 +134,7 @@ class ReportProtection(Protocol):
 
 
 class NotStarted(BaseException):
-    """Raised instead of calling a handler when the worker's lease has expired."""
+    """Raised instead of calling a handler when the worker's lease has expired, or the worker stops."""
 
 
 class Expired(BaseException):
@@ -144,15 +145,16 @@ class RunningAttempt:
     """An attempt that is queued or running in a lane."""
 
     __slots__ = (
+        "_may_start",
         "_monotonic",
         "_on_end",
         "_prepare",
         "began_at",
+        "called",
         "control",
         "ended",
         "forced_ending",
         "lane",
-        "may_start",
         "output",
         "runner",
         "span",
@@ -172,7 +174,7 @@ class RunningAttempt:
         monotonic: Callable[[], float],
         changed: Callable[[Control], None],
         prepare: Callable[[RunningAttempt], tuple[list[Any], dict[str, Any]]],
-        may_start: Callable[[], bool],
+        may_start: Callable[[Work], bool],
         output: AttemptOutput,
         span: AttemptSpan | None = None,
         protection: ReportProtection | None = None,
@@ -186,6 +188,7 @@ class RunningAttempt:
         self.control.protection = protection
         self.ended = False
         self.began_at: float | None = None  # None while the attempt waits for a thread or a process
+        self.called = False  # the handler was called, or is about to be
         self.forced_ending: Ending | None = None  # set when the lane stops the attempt; replaces the handler's result
         self.timer: asyncio.TimerHandle | None = None
         self.runner: Any = None  # owned by the lane: a thread id, a loop or a task
@@ -193,7 +196,7 @@ class RunningAttempt:
         self._monotonic = monotonic
         self._prepare = prepare
         self._on_end = on_end
-        self.may_start = may_start  # checked right before the handler is called, in case the lease has expired
+        self._may_start = may_start
 
     def begin(self) -> None:
         self.began_at = self.control.last_heartbeat_at = self._monotonic()
@@ -204,6 +207,10 @@ class RunningAttempt:
         if self.span is not None:
             self.span.activate()
 
+    def may_start(self) -> bool:
+        """Whether the handler may be called. Checked right before the call, in case the lease has expired."""
+        return self._may_start(self.work)
+
     @property
     def ran(self) -> float:
         return 0.0 if self.began_at is None else self._monotonic() - self.began_at
@@ -211,7 +218,9 @@ class RunningAttempt:
     def call(self) -> Any:
         """Convert the arguments and call the handler. Both can run app code, so never call this on the service loop."""
         args, kwargs = self._prepare(self)
+        self.called = True  # set before the check: after starts are forbidden, an attempt without it is not called
         if not self.may_start():
+            self.called = False
             raise NotStarted
         return self.task.function(*args, **kwargs)
 

@@ -53,7 +53,8 @@ class Executor:
     handlers write themselves. `target` is the app that child processes import,
     as given on the worker's command line. Without `own_loop`, coroutines run on the loop that calls `start`, for
     handlers that are known not to block. `blocked` receives reports of coroutines that block their loop. `may_start` is
-    called right before each handler, also from other threads; if it returns False, the attempt ends as not started.
+    called with the attempt right before its handler, also from other threads; if it returns False, the attempt ends as
+    not started.
     `codec` encrypts the results of handlers.
     """
 
@@ -73,7 +74,7 @@ class Executor:
         own_loop: bool = True,
         block_limit: float = BLOCK_LIMIT_SECONDS,
         blocked: Callable[[LoopBlockReport], None] | None = None,
-        may_start: Callable[[], bool] = lambda: True,
+        may_start: Callable[[Work], bool] = lambda _: True,
         capture: CaptureSettings | None = None,
         echo: Echo | None = None,
         codec: PayloadCodec | None = None,
@@ -207,10 +208,9 @@ class Executor:
                 reports.append((control.work.key, control.work.attempt, report))
         return reports
 
-    def last_progress(self, key: RunKey, attempt: int) -> dict[str, Any] | None:
-        """Return the latest progress of a running attempt, taken or not."""
-        running = self._running.get((key, attempt))
-        return None if running is None else running.control.stored_progress()
+    def find(self, key: RunKey, attempt: int) -> RunningAttempt | None:
+        """Return an attempt that waits for its lane or runs; None if it is unknown or has ended."""
+        return self._running.get((key, attempt))
 
     async def close(self) -> None:
         """Stop running attempts: cancel coroutines, kill child processes, leave threads behind."""

@@ -58,10 +58,6 @@ class PayloadPreparer:
         self._tenant_names = tenant_names
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def needs_tenant(self, tenant_id: int) -> bool:
-        """Whether the name of the tenant is needed and not known: values are encrypted for the name."""
-        return self._codec is not None and tenant_id not in self._tenant_names
-
     def start(self, work: Work, start: StartAttempt, on_end: Callable[[Ending], None]) -> None:
         """Prepare an attempt in the background, then start it, or end it if its arguments cannot be completed."""
         task = asyncio.create_task(self._prepare_and_start(work, start, on_end))
@@ -102,9 +98,7 @@ class PayloadPreparer:
     def _decrypted(self, work: Work) -> Work:
         if work.task == HTTP_TASK:
             return work
-        spec, tenant = work.spec, self._tenant_names.get(work.tenant_id)
-        if tenant is None:
-            raise PayloadUnreadable("the name of the tenant could not be read", hint="the attempt is repeated")
+        spec, tenant = work.spec, self._tenant_names[work.tenant_id]
         # In a workflow, arguments may be results of other tasks.
         task = None if spec.is_in_workflow else work.task
         args: list[Any] = decrypt(self._codec, spec.args, tenant=tenant, task=task)

@@ -59,9 +59,9 @@ def failed_ending(kind: str, message: str, *, ran: float = 0.0) -> Ending:
     return Ending(outcome=Outcome.FAILED, error=error_document(kind, message), ran=ran)
 
 
-def lost_ending(kind: str, message: str) -> Ending:
+def lost_ending(kind: str, message: str, *, ran: float) -> Ending:
     """Return the ending for an abandoned attempt. The run is retried unless its delivery is at_most_once."""
-    return Ending(outcome=Outcome.LOST, error=error_document(kind, message))
+    return Ending(outcome=Outcome.LOST, error=error_document(kind, message), ran=ran)
 
 
 def cancelled_ending(reason: str, *, ran: float = 0.0) -> Ending:
@@ -73,7 +73,7 @@ def timed_out_ending(message: str, *, ran: float = 0.0) -> Ending:
 
 
 def not_started_ending() -> Ending:
-    """Return the ending for an attempt whose handler was not called because the worker's lease had expired."""
+    """Return the ending for an attempt whose handler was not called because the worker no longer held it."""
     error = error_document("NotStarted", "the worker's lease expired before the handler was called")
     return Ending(outcome=Outcome.LOST, error=error, started=False)
 

@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -26,7 +26,7 @@ from bellringer.egress.secret_box import SecretBox
 from bellringer.engine.claim import ClaimSpec
 from bellringer.engine.settle import decide, decide_not_started, load_retry_windows
 from bellringer.store import queue, usage, workers
-from bellringer.store.connection_pool import DATABASE_ERRORS, RETRYABLE_ERRORS, Store
+from bellringer.store.connection_pool import DATABASE_ERRORS, Store
 from bellringer.store.interned_names import Catalog
 from bellringer.store.queue import ClaimedRun, EndedRun, NotLive
 from bellringer.store.wakeups import CANCELS_CHANNEL, WORK_CHANNEL, Wakeups, listen, parse_work_hint
@@ -53,7 +53,7 @@ from bellringer.worker.log_writer import LogWriter
 from bellringer.worker.output.attempt_output import log_fields
 from bellringer.worker.output.echo import CaptureSettings, Echo
 from bellringer.worker.payload_preparation import PayloadPreparer
-from bellringer.worker.results import expired_ending
+from bellringer.worker.results import expired_ending, not_started_ending
 from bellringer.worker.secret_sources import DEFAULT_SOURCES, open_sources
 from bellringer.worker.settler import PendingEnding, Settler, end_interrupted
 from bellringer.worker.slots import POOL_TIMEOUTS_REFRESH_SECONDS, PoolSlots, PoolTimeouts
@@ -73,6 +73,9 @@ HEARTBEAT_SECONDS: Final = 2.0
 # The service loop and the handlers' loop hand over every run, and a thread that wants to continue waits this long for
 # the other one. With Python's default of 5 ms `bellringer bench drain` was a seventh slower, on a busy machine.
 THREAD_SWITCH_SECONDS: Final = 0.001
+RECORD_START_AFTER_SECONDS: Final = 1.0  # shorter attempts are not worth an update
+FIRST_NAME_WAIT_SECONDS: Final = 0.1
+LONGEST_NAME_WAIT_SECONDS: Final = 1.0
 PROCESS_ID: Final = uuid4()  # stays the same when this process joins again with a new worker id
 
 Observer = Callable[[str, Work, EndedRun | None], None]
@@ -145,6 +148,8 @@ class Worker:
         self._starts = count()
         self._none_running = asyncio.Event()
         self._interrupted: list[ClaimedRun] = []  # being stopped after the grace period
+        self._is_interrupting = False  # the grace period is over: no handler is called any more
+        self._recorded_starts: set[int] = set()  # attempts whose start is recorded, by the number of the start
         self._cancel_wake = Wake()
         self._stopping = False
         self._quiet = False  # an operator has asked this worker to finish its runs and claim no more
@@ -167,7 +172,7 @@ class Worker:
             echo=settings.echo,
             block_limit=settings.block_limit.total_seconds(),
             blocked=self._block_reports.add,
-            may_start=lambda: self._lease.valid,
+            may_start=self._may_start,
             codec=settings.codec,
         )
 
@@ -305,9 +310,15 @@ class Worker:
         return more
 
     async def _accept(self, slots: PoolSlots, worker_id: int, taken: Sequence[ClaimedRun]) -> None:
-        """Start claimed runs, or queue them for a slot. Runs that record their start, and runs that need data from the
-        database, follow after a query."""
-        await self._learn_tenant_names(taken)
+        """Start claimed runs, or queue them for a slot. Runs of tenants that this worker has not served before, runs
+        that record their start, and runs that need data from the database, follow after a query."""
+        unnamed = [claimed for claimed in taken if claimed.tenant_id not in self._tenant_names]
+        if unnamed:
+            await self._accept(slots, worker_id, [c for c in taken if c.tenant_id in self._tenant_names])
+            if not await self._learn_tenant_names({claimed.tenant_id for claimed in unnamed}):
+                await self._return_unnamed(slots, worker_id, unnamed)
+                return
+            taken = unnamed
         slots.waiting.extend(
             (worker_id, claimed) for claimed in taken if not claimed.records_start and not claimed.lacks_data
         )
@@ -333,11 +344,27 @@ class Worker:
                 )
         self._start_waiting(slots)
 
-    async def _learn_tenant_names(self, taken: Sequence[ClaimedRun]) -> None:
-        """Read the names of tenants that this worker has not served before. A run does not fail for want of a name."""
-        if not {claimed.tenant_id for claimed in taken} <= self._tenant_names.keys():
-            with suppress(*DATABASE_ERRORS):
-                self._tenant_names.update(await self._catalog.tenant_names([claimed.tenant_id for claimed in taken]))
+    async def _learn_tenant_names(self, tenant_ids: Collection[int]) -> bool:
+        """Read the names of tenants. Waits for an unavailable database, because runs of these tenants are already
+        claimed, but not longer than this worker can start them. Returns whether the names are known."""
+        wait = FIRST_NAME_WAIT_SECONDS
+        while True:
+            try:
+                self._tenant_names.update(await self._catalog.tenant_names(tenant_ids))
+                return True
+            except DATABASE_ERRORS as error:
+                log.warning("reading names of tenants: waiting for the database", error=str(error))
+            if self._stopping or not self._lease.valid:
+                return False
+            await self._clock.sleep(wait)
+            wait = min(wait * 2, LONGEST_NAME_WAIT_SECONDS)
+
+    async def _return_unnamed(self, slots: PoolSlots, worker_id: int, unnamed: Sequence[ClaimedRun]) -> None:
+        """Give back runs of tenants whose names could not be read: a handler, a log line or a span with the name of
+        another tenant is worse than a late run."""
+        slots.background -= sum(claimed.background for claimed in unnamed)
+        with suppress(*DATABASE_ERRORS):  # `_reconcile` gives back what this call does not
+            await self._return_unstarted(worker_id, [(c.key, c.attempt) for c in unnamed], "tenant unknown")
 
     async def _begin(self, slots: PoolSlots, worker_id: int, claimed: Sequence[ClaimedRun]) -> list[ClaimedRun]:
         """Record the start of attempts. Returns the attempts that this worker still holds; the others are dropped, and
@@ -366,14 +393,19 @@ class Worker:
                 self._settle_expired(worker_id, claimed)
                 continue
             slots.busy += 1
-            self._start(slots, claimed)
+            self._start(slots, worker_id, claimed)
 
     def _settle_expired(self, worker_id: int, claimed: ClaimedRun) -> None:
         """End a run whose deadline passed while it waited for a slot."""
         settled = decide(claimed, expired_ending(), now=self._database_clock.now())
         self._settler.add(PendingEnding(worker_id, claimed, self._tasks[claimed.task_id], settled))
 
-    def _start(self, slots: PoolSlots, claimed: ClaimedRun) -> None:
+    def _may_start(self, work: Work) -> bool:
+        """Whether the handler of an attempt may be called. An attempt that was claimed under an earlier worker id may
+        have been given to another worker. Called from threads too."""
+        return work.worker_id == self.worker_id and self._lease.valid and not self._is_interrupting
+
+    def _start(self, slots: PoolSlots, worker_id: int, claimed: ClaimedRun) -> None:
         work = Work(
             key=claimed.key,
             attempt=claimed.attempt,
@@ -382,8 +414,9 @@ class Worker:
             spec=self._pool_timeouts.apply(slots.pool, claimed.spec),
             claimed_at=claimed.claimed_at,
             due_at=claimed.available_at,
-            tenant=self._tenant_names.get(claimed.tenant_id, "default"),
+            tenant=self._tenant_names[claimed.tenant_id],
             tenant_id=claimed.tenant_id,
+            worker_id=worker_id,
             pool=slots.pool,
             job=claimed.name,
             resume_from=claimed.resume_from,
@@ -406,8 +439,8 @@ class Worker:
             self._settings.observer("started", work, None)
         number = next(self._starts)
         self._running[number] = claimed
-        on_end = partial(self._on_attempt_end, number, self.worker_id, slots, work)
-        if claimed.has_markers or self._preparer.needs_tenant(claimed.tenant_id):
+        on_end = partial(self._on_attempt_end, number, worker_id, slots, work)
+        if claimed.has_markers:
             self._preparer.start(work, partial(self._executor.start, on_end=on_end), on_end)
         else:
             self._executor.start(work, on_end)
@@ -415,6 +448,7 @@ class Worker:
     def _on_attempt_end(self, number: int, worker_id: int, slots: PoolSlots, work: Work, ending: Ending) -> None:
         """Settle a finished attempt and start the next run in its slot."""
         claimed = self._running.pop(number, None)
+        self._recorded_starts.discard(number)
         if claimed is None:  # already given back after the grace period
             return
         if not self._running:
@@ -511,7 +545,7 @@ class Worker:
         log.warning(
             "this worker was declared lost and joins again", worker_id=self.worker_id, running=len(self._running)
         )
-        for claimed in list(self._running.values()):
+        for claimed in list(self._running.values()):  # those being prepared end before they start: see `_may_start`
             self._executor.cancel(claimed.key, claimed.attempt, "this worker was declared lost")
         await self._join()
 
@@ -535,6 +569,24 @@ class Worker:
                 await self._return_unstarted(worker_id, sorted(unknown), "lost response")
         if worker_id == self.worker_id:
             self._confirmed_at = settled_at
+        await self._record_starts(worker_id)
+
+    async def _record_starts(self, worker_id: int) -> None:
+        """Record when first attempts have started that have been running for a while. If this worker is lost, the run
+        counts as executed by it, and the attempt has its true start."""
+        now = self._database_clock.now()
+        started: dict[int, tuple[RunKey, int, datetime]] = {}
+        for number, claimed in self._running.items():
+            if claimed.records_start or number in self._recorded_starts:
+                continue
+            attempt = self._executor.find(claimed.key, claimed.attempt)
+            if attempt is None or not attempt.called or attempt.work.worker_id != worker_id:
+                continue
+            if attempt.ran >= RECORD_START_AFTER_SECONDS:
+                started[number] = (claimed.key, claimed.attempt, now - timedelta(seconds=attempt.ran))
+        if started:
+            await queue.record_starts(self._store, worker_id, list(started.values()))
+            self._recorded_starts.update(started.keys() & self._running.keys())
 
     def _known_attempts(self) -> set[tuple[RunKey, int]]:
         """The attempts that this worker is responsible for."""
@@ -597,15 +649,7 @@ class Worker:
             with suppress(TimeoutError):
                 async with asyncio.timeout(grace):
                     await self._none_running.wait()
-        self._interrupted = list(self._running.values())
-        self._running.clear()
-        progress = {(c.key, c.attempt): self._executor.last_progress(c.key, c.attempt) for c in self._interrupted}
-        self._preparer.cancel()
-        await self._executor.close()  # child processes are dead before another worker can claim their runs
-        for claimed in self._interrupted:
-            settled = end_interrupted(claimed, progress[claimed.key, claimed.attempt])
-            self._settler.add(PendingEnding(self.worker_id, claimed, self._tasks[claimed.task_id], settled))
-        self._interrupted = []
+        await self._interrupt_running()
         await self._settler.drain()
         with suppress(*DATABASE_ERRORS):  # if this fails, the reaper gives the runs back
             held = await workers.held_before(self._store, self.worker_id, await self._store.now())
@@ -614,12 +658,40 @@ class Worker:
             await self._write_reports()
             await self._store_usage()
 
+    async def _interrupt_running(self) -> None:
+        """Stop the attempts that the grace period has not sufficed for, and give back those whose handler was not
+        called: they wait for a thread, for a child process or for their arguments."""
+        self._interrupted = list(self._running.values())
+        attempts = [self._executor.find(c.key, c.attempt) for c in self._interrupted]
+        self._running.clear()
+        self._is_interrupting = True
+        self._preparer.cancel()
+        await self._executor.close()  # child processes are dead before another worker can claim their runs
+        unstarted: list[ClaimedRun] = []
+        for claimed, attempt in zip(self._interrupted, attempts, strict=True):
+            if attempt is None or not attempt.called:
+                unstarted.append(claimed)
+            elif attempt.work.worker_id == self.worker_id:
+                settled = end_interrupted(claimed, attempt.ran, attempt.control.stored_progress())
+                self._settler.add(PendingEnding(self.worker_id, claimed, self._tasks[claimed.task_id], settled))
+        await self._give_back_claimed(unstarted)
+        self._interrupted = []
+
     async def _give_back(self, slots: Sequence[PoolSlots]) -> None:
-        taken = [(c.key, c.attempt) for s in slots for worker_id, c in s.waiting if worker_id == self.worker_id]
+        taken = [claimed for s in slots for worker_id, claimed in s.waiting if worker_id == self.worker_id]
         for s in slots:
             s.waiting.clear()
-        if taken:
-            try:
-                await queue.give_back(self._store, self.worker_id, taken)
-            except RETRYABLE_ERRORS as error:
-                log.warning("runs not given back; the reaper will do it", runs=len(taken), error=str(error))
+        await self._give_back_claimed(taken)
+
+    async def _give_back_claimed(self, claimed: Sequence[ClaimedRun]) -> None:
+        """Give back runs whose handlers were not called. If the database is unavailable, those whose start is already
+        recorded are settled as not started: the reaper would take them for started."""
+        if not claimed:
+            return
+        try:
+            await queue.give_back(self._store, self.worker_id, [(c.key, c.attempt) for c in claimed])
+        except DATABASE_ERRORS as error:
+            log.warning("runs not given back; the reaper will do it", runs=len(claimed), error=str(error))
+            for run in (c for c in claimed if c.records_start):
+                settled = decide_not_started(run, not_started_ending())
+                self._settler.add(PendingEnding(self.worker_id, run, self._tasks[run.task_id], settled))

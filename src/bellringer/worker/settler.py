@@ -144,11 +144,11 @@ class Settler:
             await self._write([msgspec.structs.replace(entry, settled=settled)])
 
 
-def end_interrupted(claimed: ClaimedRun, progress: dict[str, Any] | None = None) -> EndedRun:
-    """Return the ending of an attempt interrupted by the worker's shutdown. It does not count as an attempt, unless
-    delivery is at_most_once."""
+def end_interrupted(claimed: ClaimedRun, ran: float, progress: dict[str, Any] | None = None) -> EndedRun:
+    """Return the ending of an attempt interrupted by the worker's shutdown. It counts neither as an attempt nor as a
+    loss that makes the run poison, unless delivery is at_most_once."""
     error = {"type": "WorkerStopped", "message": "the worker stopped before the attempt had finished"}
-    ending = Ending(outcome=Outcome.LOST, error=error, progress=progress)
+    ending = Ending(outcome=Outcome.LOST, error=error, progress=progress, ran=ran)
     if claimed.spec.delivery == Delivery.AT_MOST_ONCE:
         return decide(claimed, ending)
     again = SettleDecision(event=RunEvent.GIVEN_BACK, wait=timedelta(0), counted=False)

@@ -136,8 +136,11 @@ async def member(harness: EngineHarness, process: object) -> ClaimSpec:
     return seat
 
 
-async def test_one_process_that_is_lost_again_and_again_is_not_taken_for_poison(harness: EngineHarness) -> None:
-    sent = await harness.send(retry=Retry(10))
+@pytest.mark.parametrize("retry", [Retry(), Retry(1), Retry(10)], ids=lambda retry: f"{retry.attempts} attempts")
+async def test_one_process_that_is_lost_again_and_again_is_not_taken_for_poison(
+    harness: EngineHarness, retry: Retry
+) -> None:
+    sent = await harness.send(retry=retry)
     process = uuid4()
     for attempt in range(1, 6):
         seat = await member(harness, process)
@@ -158,9 +161,74 @@ async def test_attempts_that_never_began_count_neither_as_poison_nor_against_the
         await harness.claim(seat, begin=False)
         await lose(harness, seat)
     claimed = await harness.claim_one(await harness.join_worker())
-    assert (claimed.attempt, claimed.spent) == (6, 2)
+    assert (claimed.attempt, claimed.spent) == (6, 1)
     attempts = await runs.attempts(harness.store, sent.key, harness.tenant)
     assert [a.started_at is not None for a in attempts] == [True, False, False, False, False]
+
+
+async def test_first_attempts_that_are_not_known_to_have_begun_have_no_start_and_are_no_poison(
+    harness: EngineHarness,
+) -> None:
+    sent = await harness.send()
+    for _ in range(2):  # the next claim is a first attempt again: it was given back
+        seat = await harness.join_worker()
+        [claimed] = await harness.claim(seat, begin=False)
+        await queue.give_back(harness.store, seat.worker_id, [(claimed.key, claimed.attempt)])
+    seat = await harness.join_worker()
+    await harness.claim(seat, begin=False)
+    await lose(harness, seat)
+    [attempt] = await runs.attempts(harness.store, sent.key, harness.tenant)
+    assert (attempt.attempt, attempt.outcome, attempt.started_at) == (1, "lost", None)
+    for _ in range(2):
+        seat = await harness.join_worker()
+        await harness.claim(seat)
+        await lose(harness, seat)
+    assert await harness.state(sent.key) is State.RETRYING, "two processes have executed it"
+    seat = await harness.join_worker()
+    await harness.claim(seat)
+    await lose(harness, seat)
+    assert (await harness.run(sent.key)).error["reason"] == "poison: the worker disappeared 3 times"
+
+
+async def test_a_lost_attempt_has_its_true_start(harness: EngineHarness) -> None:
+    sent = await harness.send()
+    seat = await harness.join_worker()
+    [claimed] = await harness.claim(seat, begin=False)
+    began = claimed.claimed_at + timedelta(seconds=30)  # it waited for a thread
+    await queue.record_starts(harness.store, seat.worker_id, [(claimed.key, 1, began)])
+    await harness.pass_time(90)
+    await lose(harness, seat)
+    [attempt] = await runs.attempts(harness.store, sent.key, harness.tenant)
+    assert attempt.started_at is not None
+    assert abs(attempt.started_at - began) < timedelta(milliseconds=1)
+
+
+@pytest.mark.parametrize("error", ["WorkerStopped", "EventLoopLost"])
+async def test_what_a_live_worker_settles_as_lost_is_no_poison(harness: EngineHarness, error: str) -> None:
+    """Two deployments past the grace period and a real crash."""
+    sent = await harness.send()
+    for _ in range(2):
+        seat = await harness.join_worker()
+        claimed = await harness.claim_one(seat)
+        assert await harness.end(seat, claimed, outcome=Outcome.LOST, error={"type": error}, ran=5.0) == 1
+    for _ in range(2):
+        assert await harness.state(sent.key) is State.RETRYING
+        seat = await harness.join_worker()
+        await harness.claim(seat)
+        await lose(harness, seat)
+    assert await harness.state(sent.key) is State.RETRYING
+
+
+async def test_a_start_is_recorded_only_for_the_worker_that_holds_the_attempt(harness: EngineHarness) -> None:
+    await harness.send()
+    seat = await harness.join_worker()
+    [claimed] = await harness.claim(seat, begin=False)
+    other = await harness.join_worker()
+    await queue.record_starts(harness.store, other.worker_id, [(claimed.key, 1, claimed.claimed_at)])
+    await queue.record_starts(harness.store, seat.worker_id, [(claimed.key, 2, claimed.claimed_at)])
+    assert await harness.value("select started_at from queue") is None
+    await queue.record_starts(harness.store, seat.worker_id, [(claimed.key, 1, claimed.claimed_at)])
+    assert await harness.value("select started_at from queue") == claimed.claimed_at
 
 
 async def test_a_run_delivered_at_most_once_that_never_began_is_tried_again(harness: EngineHarness) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -353,11 +354,35 @@ async def test_a_lost_run_that_is_delivered_at_most_once_is_dead(harness: Engine
     assert await letters(harness) == {sent.key: "the worker was lost, and delivery is at_most_once"}
 
 
-async def test_a_lost_run_without_attempts_left_is_dead(harness: EngineHarness) -> None:
-    sent = await harness.send(retry=Retry(2))
+@pytest.mark.parametrize("attempts", [1, 3])
+async def test_lost_attempts_use_up_no_retries(harness: EngineHarness, attempts: int) -> None:
+    """The handler has not failed. The default is three attempts, as many as the limit for poison."""
+    sent = await harness.send(retry=Retry(attempts))
     await lose(harness)
     await lose(harness)
-    assert await letters(harness) == {sent.key: "all 2 attempts are used"}
+    seat = await harness.join_worker()
+    claimed = await harness.claim_one(seat)
+    assert (claimed.attempt, claimed.spent) == (3, 1)
+    for _ in range(attempts - 1):
+        await harness.fail(seat, claimed)
+        await harness.pass_time(60)
+        claimed = await harness.claim_one(seat)
+    assert await letters(harness) == {}
+    await harness.fail(seat, claimed)
+    assert await letters(harness) == {sent.key: f"all {attempts} attempts are used"}
+
+
+async def test_each_loss_is_an_event(harness: EngineHarness) -> None:
+    sent = await harness.send()
+    await lose(harness)
+    await lose(harness)
+    rows = await harness.sql(
+        "select attempt, data::text from events where kind = 'failed' and job_id = $1", sent.key.job_id
+    )
+    assert [(row["attempt"], json.loads(row["data"])["error"]) for row in rows] == [
+        (1, "WorkerLost"),
+        (2, "WorkerLost"),
+    ]
 
 
 async def test_a_lost_run_that_was_asked_to_stop_is_cancelled(harness: EngineHarness) -> None:

@@ -98,6 +98,10 @@ NAMES = [
     "BELLRINGER_JWT_SECRET",
     "BELLRINGER_KEY",
     "BELLRINGER_CACHE",
+    "BELLRINGER_SMTP_URL",
+    "BELLRINGER_SMTP_URL_FILE",
+    "BELLRINGER_HEARTBEAT_URL",
+    "BELLRINGER_ARCHIVE",
     "BELLRINGER_DSN",
     "PGPASSWORD",
     "HOME",
@@ -112,7 +116,7 @@ async def test_no_secret_of_a_server_reaches_a_handler(
         monkeypatch.setenv(name, "x")
     executor_harness = isolated(isolation=IsolationSettings(with_dsn=with_dsn))
     database = ["x" if with_dsn else None] * 2
-    assert (await executor_harness.run("variables", NAMES)).result == [None] * 5 + [*database, "x"]
+    assert (await executor_harness.run("variables", NAMES)).result == [None] * 9 + [*database, "x"]
     assert (await executor_harness.run("sockets")).result == []
 
 
@@ -122,9 +126,38 @@ def test_files_of_secrets_are_not_named_to_children() -> None:
     assert "BELLRINGER_DSN_FILE" in IsolationSettings(with_dsn=True).environment(given)
 
 
-def test_every_setting_that_is_a_secret_is_kept_from_children() -> None:
-    with_dsn = {"payload_keys"}  # a child that may send runs encrypts their arguments
-    assert config._SECRETS - with_dsn <= processes.SECRET_SETTINGS
+# Settings that isolated handlers do not get. Before you add a setting here or to CHILD_SETTINGS: may a handler of any
+# tenant read it? Passwords can be part of an address.
+WITHHELD_SETTINGS = {
+    *("archive", "auth", "block_limit", "cache", "connections_per_address", "coordination", "direct_dsn", "dispatch"),
+    *("docs_site", "egress_allow", "grace", "host", "http_slots", "idempotency_keys", "isolated_dsn"),
+    *("isolated_memory", "isolated_sharing", "jwt_audience", "jwt_issuer", "jwt_jwks", "jwt_role_claim", "jwt_secret"),
+    *("jwt_tenant_claim", "key", "lead", "lease", "metrics_host", "metrics_port", "misfire_grace", "pool_size", "port"),
+    *("read_dsn", "root_key", "secret_keys", "secret_sources", "smtp_from", "smtp_url", "heartbeat_url"),
+    *("heartbeat_interval", "retention", "dead_retention", "audit_retention", "job_retention", "time_index"),
+    *("trusted_proxies", "unknown_tasks"),
+}
+
+
+def test_every_setting_is_either_for_children_or_withheld() -> None:
+    passed = processes.CHILD_SETTINGS | processes.SENDING_SETTINGS
+    assert passed & WITHHELD_SETTINGS == set()
+    assert set(config._FIELDS) == passed | WITHHELD_SETTINGS
+    assert config._SECRETS - {"payload_keys"} <= WITHHELD_SETTINGS  # a child that sends runs encrypts their arguments
+    assert set(config._BACKENDS) <= WITHHELD_SETTINGS
+
+
+def test_children_get_only_variables_of_settings_that_are_for_them() -> None:
+    given = {f"BELLRINGER_{name.upper()}{end}": "x" for name in config._FIELDS for end in ("", "_FILE")}
+    given |= {"BELLRINGER_OF_A_NEWER_RELEASE": "x", "BELLRINGER_TEST_DSN": "x", "BELLRINGER_APP_VERSION": "x"}
+    kept = {f"BELLRINGER_{name.upper()}{end}" for name in processes.CHILD_SETTINGS for end in ("", "_FILE")}
+    kept.add("BELLRINGER_APP_VERSION")
+    assert IsolationSettings(with_dsn=False).environment(given).keys() == kept
+    sending = {f"BELLRINGER_{name.upper()}{end}" for name in processes.SENDING_SETTINGS for end in ("", "_FILE")}
+    assert IsolationSettings(with_dsn=True).environment(given).keys() == kept | sending
+
+
+def test_secrets_of_runs_are_kept_from_children() -> None:
     given = {
         "BELLRINGER_PAYLOAD_KEYS": "k",
         "BELLRINGER_PAYLOAD_KEYS_FILE": "f",
@@ -133,7 +166,6 @@ def test_every_setting_that_is_a_secret_is_kept_from_children() -> None:
     }
     assert IsolationSettings(with_dsn=False, secret_prefixes=("MY_",)).environment(given) == {}
     assert IsolationSettings(with_dsn=True).environment(given).keys() == given.keys() - {"BELLRINGER_SECRET_X"}
-    assert set(config._BACKENDS) <= processes.SECRET_SETTINGS
 
 
 async def test_a_handler_that_takes_too_much_memory_fails_alone(isolated: Callable[..., ExecutorHarness]) -> None:

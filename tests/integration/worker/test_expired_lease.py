@@ -27,7 +27,7 @@ async def test_a_handler_is_not_called_once_the_lease_has_expired(
         called.append(kind)
         return 1
 
-    executor_harness = isolated(may_start=lambda: valid[0])
+    executor_harness = isolated(may_start=lambda _: valid[0])
     handlers: dict[str, Callable[[], object] | str] = {"coroutine": coroutine, "thread": thread, "process": "pid"}
     ending = await executor_harness.run(handlers[kind])
     assert (ending.outcome, ending.started, ending.ran) == (Outcome.LOST, False, 0.0)

@@ -102,7 +102,10 @@ def test_a_retry_is_within_the_budget_and_the_cap(
     ending: Ending, spent: int, retry: Retry, delivery: Delivery, lost: int
 ) -> None:
     verdict = decide_next_step(ending, spent, retry, delivery, lost)
-    if verdict.event is RunEvent.FAILED:
+    if verdict.event is RunEvent.FAILED and ending.outcome is Outcome.LOST:
+        assert lost < POISON_LOST_ATTEMPTS
+        assert (verdict.wait, verdict.counted) == (timedelta(0), False)
+    elif verdict.event is RunEvent.FAILED:
         assert spent < retry.attempts
         assert verdict.wait is not None
         assert timedelta(0) <= verdict.wait <= retry.cap
@@ -118,11 +121,9 @@ def test_a_snooze_does_not_count(retry: Retry, spent: int) -> None:
 def test_a_lost_attempt_is_tried_again_at_once_until_it_looks_like_poison() -> None:
     lost = Ending(outcome=Outcome.LOST)
     for times in range(1, POISON_LOST_ATTEMPTS):
-        assert decide_next_step(lost, times, Retry(9), Delivery.AT_LEAST_ONCE, times).wait == timedelta(0)
-    assert (
-        decide_next_step(lost, POISON_LOST_ATTEMPTS, Retry(9), Delivery.AT_LEAST_ONCE, POISON_LOST_ATTEMPTS).ends_as
-        is State.DEAD
-    )
+        verdict = decide_next_step(lost, 1, Retry(1), Delivery.AT_LEAST_ONCE, times)
+        assert (verdict.wait, verdict.counted) == (timedelta(0), False), "a loss uses up no attempt"
+    assert decide_next_step(lost, 1, Retry(9), Delivery.AT_LEAST_ONCE, POISON_LOST_ATTEMPTS).ends_as is State.DEAD
 
 
 def test_a_lost_attempt_that_is_delivered_at_most_once_is_dead() -> None:

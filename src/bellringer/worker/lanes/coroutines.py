@@ -227,9 +227,8 @@ class CoroutineLane:
         length = format_duration(timedelta(seconds=round(seconds)))
         for attempt in loop.begun():
             loop.cancel(attempt)  # takes effect if the loop recovers
-            self._end_without_handler(
-                attempt, results.lost_ending("EventLoopLost", f"its event loop was blocked for {length}")
-            )
+            message = f"its event loop was blocked for {length}"
+            self._end_without_handler(attempt, results.lost_ending("EventLoopLost", message, ran=attempt.ran))
 
     def _end_without_handler(self, attempt: RunningAttempt, ending: Ending) -> None:
         if attempt.ended:

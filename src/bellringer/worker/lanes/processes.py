@@ -34,15 +34,16 @@ KILL_AFTER_SECONDS: Final = 2.0  # between SIGTERM and SIGKILL
 _REPORT_INTERVAL_SECONDS: Final = 0.2
 _CHILD_MODULE: Final = "bellringer.worker.lanes.child"
 
-
-# Settings that contain credentials of the server or of its backends. Handlers do not get them.
-SECRET_SETTINGS: Final = frozenset(
-    {"root_key", "secret_keys", "jwt_secret", "key", "read_dsn", "direct_dsn", "dispatch", "coordination", "cache"}
-    | {"archive", "heartbeat_url"}
+_PREFIX: Final = "BELLRINGER_"
+_FILE_SUFFIX: Final = "_FILE"
+# Settings that children get. Others are withheld: they may contain credentials of servers, or of their backends.
+CHILD_SETTINGS: Final = frozenset(
+    {"name", "region", "url", "public_url", "log", "log_level", "log_attempts", "tracing"}
+    | {"capture_output", "capture_level", "echo_output", "payload_codec"}
 )
-_DATABASE_VARIABLES: Final = frozenset(
-    {"BELLRINGER_DSN", "BELLRINGER_DSN_FILE", "PGPASSWORD", "PGPASSFILE", "PGSERVICE", "PGSERVICEFILE"}
-)
+SENDING_SETTINGS: Final = frozenset({"dsn", "payload_keys"})  # only with `with_dsn`
+_OTHER_VARIABLES: Final = frozenset({"app_version", "debug", "fault"})  # children get these, too
+_LIBPQ_CREDENTIALS: Final = frozenset({"PGPASSWORD", "PGPASSFILE", "PGSERVICE", "PGSERVICEFILE"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +56,21 @@ class IsolationSettings:
     secret_prefixes: tuple[str, ...] = ()  # of environment variables with secrets, which children do not get
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment variables of a child. A child that sends runs also needs the payload keys."""
-        secrets = {f"BELLRINGER_{name.upper()}" for name in SECRET_SETTINGS}
-        if not self.with_dsn:
-            secrets.add("BELLRINGER_PAYLOAD_KEYS")
-        files = {f"{variable}_FILE" for variable in secrets}
-        hidden = secrets | files | (set() if self.with_dsn else _DATABASE_VARIABLES)
+        """Return the environment variables of a child: of those of Bellringer only the ones that it may have."""
         prefixes = (SECRET_VARIABLE_PREFIX, *self.secret_prefixes)
-        return {name: value for name, value in environ.items() if name not in hidden and not name.startswith(prefixes)}
+        return {
+            name: value
+            for name, value in environ.items()
+            if not name.startswith(prefixes)
+            and (self._may_have(name) if name.startswith(_PREFIX) else self._is_safe(name))
+        }
+
+    def _may_have(self, variable: str) -> bool:
+        name = variable.removeprefix(_PREFIX).removesuffix(_FILE_SUFFIX).lower()
+        return name in CHILD_SETTINGS or name in _OTHER_VARIABLES or (self.with_dsn and name in SENDING_SETTINGS)
+
+    def _is_safe(self, variable: str) -> bool:
+        return self.with_dsn or variable not in _LIBPQ_CREDENTIALS
 
 
 class ChildStartError(Exception):
@@ -245,6 +253,7 @@ class ChildProcess:
     def _apply(self, attempt: RunningAttempt, message: child_protocol.FromChild, sink: LogSink) -> None:
         if isinstance(message, child_protocol.BeganMessage):
             attempt.begin()
+            attempt.called = True
         elif isinstance(message, child_protocol.LogMessage):
             if self._pipes is not None and any(message.unread):
                 self._pipes.read_before(message.at, message.unread)

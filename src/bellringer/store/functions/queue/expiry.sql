@@ -16,6 +16,56 @@ language sql stable parallel safe as $$
               else p_spec || jsonb_build_object('expires_at', extract(epoch from p_expires_at)) end
 $$;
 
+-- Reports runs that ended as skipped because they had not started by their deadline: an `expired` event, at most one an
+-- hour for a job, or for the sends of a tenant with the same task; and the usage of the minute in which they were due.
+-- Of an occurrence it counts as missed, of another run as a late start. Catch-ups and backfills have no start objective.
+-- Locks rows of usage in key order; called last, because workers lock these rows too.
+create or replace function report_expired(p_jobs uuid[], p_times timestamptz[], p_slots bigint[]) returns void
+language plpgsql set search_path = bellringer, pg_temp PLAN_BY_KEY as $$
+begin
+  with expired as materialized (
+    select run.job_id, run.scheduled_for, run.slot, run.tenant_id, run.task_id, job.job_id is null as is_send
+    from unnest(p_jobs, p_times, p_slots) given (job_id, scheduled_for, slot)
+    join runs run on run.job_id = given.job_id and run.scheduled_for = given.scheduled_for and run.slot = given.slot
+    left join jobs job on job.job_id = run.job_id
+    where run.cause <> 'webhook'),
+  subjects as materialized (
+    select distinct on (tenant_id, subject) expired.*, count(*) over (partition by tenant_id, subject) as many
+    from expired cross join lateral (select case when is_send then task_id::text else job_id::text end as subject) named
+    order by tenant_id, subject, scheduled_for, job_id)
+  insert into events (at, tenant_id, kind, job_id, scheduled_for, slot, data)
+  select bellringer.now(), subject.tenant_id, 'expired', subject.job_id, subject.scheduled_for, subject.slot,
+         jsonb_build_object('count', subject.many)
+           || case when subject.is_send then jsonb_build_object('task', task.name) else '{}' end
+  from subjects subject
+  join tasks task on task.task_id = subject.task_id
+  where case when subject.is_send
+             then not exists (
+               select from (
+                 select event.at, event.data from events event
+                 where event.tenant_id = subject.tenant_id and event.kind = 'expired'
+                 order by event.event_id desc limit 200) recent
+               where recent.at > bellringer.now() - interval '1 hour' and recent.data ->> 'task' = task.name)
+             else not exists (
+               select from events event
+               where event.job_id = subject.job_id and event.kind = 'expired'
+                 and event.at > bellringer.now() - interval '1 hour') end
+  order by subject.job_id, subject.scheduled_for, subject.slot on conflict do nothing;
+
+  insert into usage as used (minute, pool_id, tenant_id, started, late, missed, occurrences)
+  select date_trunc('minute', run.scheduled_for, 'UTC'), run.pool_id, run.tenant_id,
+         count(*) filter (where not is_occurrence), count(*) filter (where not is_occurrence),
+         count(*) filter (where is_occurrence), 0
+  from unnest(p_jobs, p_times, p_slots) given (job_id, scheduled_for, slot)
+  join runs run on run.job_id = given.job_id and run.scheduled_for = given.scheduled_for and run.slot = given.slot
+  cross join lateral (select run.cause = 'schedule' as is_occurrence) kind
+  where run.cause not in ('webhook', 'catchup', 'backfill')
+  group by 1, 2, 3 order by 1, 2, 3
+  on conflict (minute, pool_id, tenant_id) do update
+  set started = used.started + excluded.started, late = used.late + excluded.late,
+      missed = used.missed + excluded.missed, occurrences = coalesce(used.occurrences, used.started);
+end $$;
+
 -- Ends at most p_most waiting runs that have expired. A run without a counted attempt ends as skipped; a run that waits
 -- for a retry is dead, because its attempts failed; the death gets an attempt number of its own, and starts the jobs
 -- that start after a failure.
@@ -41,6 +91,9 @@ declare
   dead_jobs    uuid[];
   dead_times   timestamptz[];
   dead_slots   bigint[];
+  unstarted_jobs  uuid[];                                -- runs that never started …
+  unstarted_times timestamptz[];
+  unstarted_slots bigint[];
 begin
   o_skipped := 0; o_dead := 0;
   if found_jobs = '{}' then return; end if;
@@ -96,9 +149,13 @@ begin
          array_agg(row(job_id, tenant_id, scheduled_for, slot, death, cause, ends_as, 0, null)::job_ending)
            filter (where ends_as = 'dead' and job_id = any (may_pause)),
          array_agg(job_id) filter (where ends_as = 'dead'), array_agg(scheduled_for) filter (where ends_as = 'dead'),
-         array_agg(slot) filter (where ends_as = 'dead')
+         array_agg(slot) filter (where ends_as = 'dead'),
+         array_agg(job_id) filter (where ends_as = 'skipped' and attempt = 0),
+         array_agg(scheduled_for) filter (where ends_as = 'skipped' and attempt = 0),
+         array_agg(slot) filter (where ends_as = 'skipped' and attempt = 0)
   from failed
-  into o_skipped, o_dead, job_ids, live_jobs, rearming, tracked_runs, dead_jobs, dead_times, dead_slots;
+  into o_skipped, o_dead, job_ids, live_jobs, rearming, tracked_runs, dead_jobs, dead_times, dead_slots,
+       unstarted_jobs, unstarted_times, unstarted_slots;
   perform rearm(job_id) from unnest(rearming) given (job_id);
   if tracked_runs is not null then
     perform record_outcomes(tracked_runs);
@@ -108,5 +165,8 @@ begin
   end if;
   if followers <> '{}' and dead_jobs is not null then
     perform start_followers(dead_jobs, dead_times, dead_slots, array_fill('dead'::text, array[cardinality(dead_jobs)]));
+  end if;
+  if unstarted_jobs is not null then
+    perform report_expired(unstarted_jobs, unstarted_times, unstarted_slots);
   end if;
 end $$;

@@ -33,6 +33,7 @@ declare
   flow_ids    uuid[];                                    -- finished workflow nodes: their workflow run …
   node_slots  bigint[];
   node_states text[];
+  has_expired boolean;                                   -- runs that a worker did not start because of their deadline
 begin
   -- Planning takes longer than settling a few runs. Workflows have statements whose plans depend on the tables.
   if not p_has_workflows then
@@ -89,9 +90,10 @@ begin
          array_agg(run.job_id) filter (where run.cause = 'workflow'),
          array_agg(run.slot) filter (where run.cause = 'workflow'),
          array_agg(run.ends_as) filter (where run.cause = 'workflow'),
-         array_agg(run.tracked) filter (where (run.tracked).job_id is not null)
+         array_agg(run.tracked) filter (where (run.tracked).job_id is not null),
+         bool_or(run.ends_as = 'skipped')
   from finish_runs(p_worker, p_endings, tracked) run
-  into finished, live_jobs, flow_ids, node_slots, node_states, tracked_runs;
+  into finished, live_jobs, flow_ids, node_slots, node_states, tracked_runs, has_expired;
   if has_retries then
     continued := retry_runs(p_worker, p_endings);
   end if;
@@ -113,6 +115,11 @@ begin
   end if;
   if flow_ids is not null then
     perform advance(flow_ids, node_slots, node_states);
+  end if;
+
+  if has_expired then
+    perform report_expired(array_agg(job_id), array_agg(scheduled_for), array_agg(slot))
+    from unnest(p_endings) where ends_as = 'skipped' and attempt = 1;
   end if;
 
   -- Step 6: the response.
@@ -261,11 +268,14 @@ begin
     select job_id, scheduled_for, slot, attempt, tenant_id, revision, cause, outcome, ran, ended_ago, error,
            retry_after, is_counted
     from postponed),
-  failed_events as (
+  failed_events as (                                     -- losses do not count, but are events
     insert into events (at, tenant_id, kind, job_id, scheduled_for, slot, attempt, data)
     select bellringer.now(), tenant_id, 'failed', job_id, scheduled_for, slot, attempt,
            jsonb_build_object('outcome', outcome, 'error', error::jsonb ->> 'type', 'retry_in', retry_after)
-    from attempted where is_counted and outcome <> 'ok' and cause <> 'webhook' on conflict do nothing),
+    from attempted
+    where (is_counted and outcome <> 'ok'
+           or outcome = 'lost' and error::jsonb ->> 'type' in ('WorkerLost', 'EventLoopLost'))
+      and cause <> 'webhook' on conflict do nothing),
   recorded as (
     insert into attempts (job_id, scheduled_for, slot, started_at, finished_at, tenant_id, worker_id, revision, attempt,
                           outcome, error)
