@@ -21,6 +21,7 @@ def drop_none(**options: Any) -> dict[str, Any]:
 
 def task_node(task: Task, options: NodeOptions) -> NodeSpec:
     """Build a node that runs a task. The graph stores all options, so that a changed default is a new version."""
+    refuse_deadline(task)
     if options:
         checked = make_task(task.function, name=task.name, **options)
         task = replace(task, **{name: getattr(checked, name) for name in options})
@@ -34,6 +35,14 @@ def task_node(task: Task, options: NodeOptions) -> NodeSpec:
         retry=task.retry,
         delivery=task.delivery,
     )
+
+
+def refuse_deadline(task: Task) -> None:
+    """Reject a task with `expires_in`: nodes have no deadline, and the run would start however late it is."""
+    if task.expires_in is not None:
+        message = f"the task {task.name} has expires_in, which steps and workflow nodes do not support"
+        hint = "give expires_in to its sends and jobs instead of the task; timeout= limits a whole chain or workflow"
+        raise InvalidInput(message, hint=hint, pointer="/expires_in", code="choice")
 
 
 def workflow_node(inner: Task, graph: WorkflowGraph, options: NodeOptions) -> NodeSpec:

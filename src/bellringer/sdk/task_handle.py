@@ -23,6 +23,7 @@ from bellringer.errors import InvalidInput
 from bellringer.schedule import At, Schedule
 from bellringer.schedule.instants import read_instant
 from bellringer.sdk.handles import JobHandle, RunHandle
+from bellringer.sdk.nodes import refuse_deadline
 from bellringer.sdk.policies import POLICIES, Policies, read_policies, split_triggers
 from bellringer.sdk.usage_errors import refuse_unknown
 from bellringer.worker.attempt import Control, Work
@@ -221,6 +222,7 @@ class Prepared(Generic[P]):
                     f"use it for the whole: chain(…).options({option}=…)",
                 )
                 raise InvalidInput(message, hint=hint, pointer=f"/{option}", code="choice")
+        refuse_deadline(self.task)
         self._refuse_policies()
         return Step(self.task, self.connection, args, kwargs)
 

@@ -33,6 +33,11 @@ def double(number: int) -> int:
     return 2 * number
 
 
+@app.task(expires_in="1m")
+def urgent(number: int) -> int:
+    return number
+
+
 @app.task
 def total(numbers: list[int | None], note: str = "") -> str:
     return f"{sum(n or 0 for n in numbers)} of {len(numbers)}{note}"
@@ -175,6 +180,10 @@ def test_time_key_priority_and_limits_of_a_composition(bellringer_test: Testing)
         (lambda: chain(add.step(1), double.step(1)).document(), "at most 1 positional"),
         (lambda: chain(double).document(), "missing the argument 'number'"),
         (lambda: chain(add.options(delay="1h").step(1)), "delay is not an option of a step"),
+        (lambda: chain(add.options(expires_in="1m").step(1)), "add has expires_in, which steps"),
+        (lambda: chain(add.options(expires_in="1m").message(1)).document(), "add has expires_in, which steps"),
+        (lambda: chain(add.step(1), urgent), "urgent has expires_in, which steps"),
+        (lambda: group(urgent.step(n) for n in range(2)).document(), "urgent has expires_in, which steps"),
         (lambda: chain(add.step(1), chain(double).options(key="k")), "has options of a send"),
         (lambda: group(chain(add.step(1)) for _ in range(2001)).document(), "more than 2000"),
         (lambda: chain(add.step(1)).options(at="2030-01-01T00:00:00Z", delay="1h"), "both given"),
@@ -183,6 +192,16 @@ def test_time_key_priority_and_limits_of_a_composition(bellringer_test: Testing)
 def test_mistakes_are_found_before_anything_is_stored(make: Callable[[], object], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         make()
+
+
+def test_a_task_with_a_deadline_is_refused_in_a_workflow() -> None:
+    own = App(name="deadlines")
+    hasty = own.task(name="hasty", expires_in="1m")(lambda: None)
+    with pytest.raises(InvalidInput, match="hasty has expires_in, which steps and workflow nodes do not support"):
+
+        @own.workflow(name="flow")
+        def flow(wf: Workflow) -> object:
+            return wf.add(hasty)
 
 
 def test_a_declared_workflow_is_sent_without_a_job(bellringer_test: Testing) -> None:
