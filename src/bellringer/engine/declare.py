@@ -79,16 +79,20 @@ async def declare_app(
             continue  # another process changed one of the jobs, or there was a deadlock
         if result is not None and result.superseded_by is not None:
             return AppDeclaration(superseded_by=result.superseded_by)
+        resumed = 0
         for job in plan.resumes:
-            await register.resume(store, catalog, job.job_id, tenant_id=tenant_id, who=app.who)
+            outcome = await register.resume(
+                store, catalog, job.job_id, tenant_id=tenant_id, who=app.who, paused_by=job.orphan_paused_by
+            )
+            resumed += outcome.since is not None
             await apps.forget_orphan_pause(store, tenant_id, job.job_id)
         return AppDeclaration(
             changed=len(plan.changes),
             adopted=result.adopted if result else (),
             orphaned=result.orphaned if result else (),
             overridden=plan.overridden,
-            resumed=len(plan.resumes),
-            is_written=plan.needs_write or bool(plan.resumes),
+            resumed=resumed,
+            is_written=plan.needs_write or resumed > 0,
         )
     raise Unavailable("the jobs of this app are changed too often", hint="try again in a moment")
 

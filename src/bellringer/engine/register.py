@@ -283,21 +283,29 @@ class ResumedJob:
 
 
 async def resume(
-    store: Store, catalog: Catalog, job_id: UUID, *, tenant_id: int, who: str, missed: Missed = Missed.SKIP
+    store: Store,
+    catalog: Catalog,
+    job_id: UUID,
+    *,
+    tenant_id: int,
+    who: str,
+    missed: Missed = Missed.SKIP,
+    paused_by: str | None = None,
 ) -> ResumedJob:
-    """Resumes a paused job from now on. `missed` decides which occurrences of the pause run in the background."""
+    """Resumes a paused job from now on. `missed` decides which occurrences of the pause run in the background. With
+    `paused_by`, the pause of anyone else stays."""
     for _ in range(MAX_TRIES):
         job = await jobs.get(store, job_id, tenant_id)
         if job is None:
             raise NotFound("there is no such job")
-        if job.paused_at is None:
+        if job.paused_at is None or paused_by not in (None, job.paused_by):
             return ResumedJob(revision=job.revision)
         instants = await _schedule_instants(store, catalog, job.schedule_ids)
         schedules = await catalog.schedules(job.schedule_ids)
         recurring = {number: schedules[number] for number in job.schedule_ids}
         latest = _latest_occurrence(recurring, job, instants.asof) if missed is Missed.LATEST else None
         try:
-            revision = await jobs.resume(store, job_id, tenant_id, who, instants, missed, latest)
+            revision = await jobs.resume(store, job_id, tenant_id, who, instants, missed, latest, paused_by)
         except StaleInstants:
             continue
         if revision is not None:

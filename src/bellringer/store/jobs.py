@@ -199,8 +199,9 @@ async def resume(
     instants: ScheduleInstants,
     missed: str,
     latest: tuple[int, datetime] | None,
+    paused_by: str | None = None,
 ) -> int | None:
-    asked = (missed, *(latest or (None, None)))
+    asked = (missed, *(latest or (None, None)), paused_by)
     try:
         revision: int | None = await store.pool.fetchval(
             _SQL.resume, job_id, tenant_id, who, instants.asof, *instants.arguments(), *asked

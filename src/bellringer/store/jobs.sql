@@ -5,7 +5,7 @@ select bellringer.register($1::jsonb, $2, $3, $4, $5, $6, $7, $8, $9, $10::jsonb
 select bellringer.pause($1, $2, $3, $4, $5)
 
 -- name: resume
-select bellringer.resume($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+select bellringer.resume($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 
 -- name: delete
 select bellringer.delete_job($1, $2, $3)

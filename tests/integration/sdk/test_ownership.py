@@ -221,6 +221,37 @@ async def test_a_pause_that_an_operator_takes_over_is_kept(store: Store, declare
     assert (await job(store, "sync")).paused_by == "alice"
 
 
+async def test_a_pause_that_an_operator_takes_over_while_the_app_starts_is_kept(store: Store, declare: Declare) -> None:
+    """Between the read of the jobs and the resume. The trigger stands for an operator at that moment."""
+    await declare(*BOTH, orphans="pause")
+    await declare("report", version="2", orphans="pause")
+    await store.pool.execute(
+        "create function bellringer.take_over() returns trigger language plpgsql as $$ begin"
+        " update bellringer.jobs set paused_by = 'alice', paused_reason = 'INC-42' where name = 'sync'; return null;"
+        " end $$"
+    )
+    await store.pool.execute(
+        "create trigger take_over after update on apps for each statement execute function bellringer.take_over()"
+    )
+    await declare(*BOTH, version="3", orphans="pause")
+    sync = await job(store, "sync")
+    assert (sync.paused_by, sync.paused_reason, sync.is_paused_as_orphan) == ("alice", "INC-42", False)
+    assert sync.paused_at is not None
+    assert await store.pool.fetchval("select count(*) from audit where action = 'job.resumed'") == 0
+
+
+async def test_a_resume_can_be_limited_to_the_pause_of_one_caller(
+    store: Store, catalog: Catalog, declare: Declare
+) -> None:
+    await declare(*BOTH)
+    sync = await job(store, "sync")
+    await commands.pause(store, sync.job_id, tenant_id=1, who="alice")
+    kept = await register.resume(store, catalog, sync.job_id, tenant_id=1, who="bob", paused_by="app billing 2")
+    assert (kept.since, (await job(store, "sync")).paused_by) == (None, "alice")
+    ended = await register.resume(store, catalog, sync.job_id, tenant_id=1, who="bob", paused_by="alice")
+    assert (ended.since is None, (await job(store, "sync")).paused_at) == (False, None)
+
+
 async def test_a_resume_that_was_interrupted_is_repeated_at_the_next_start(store: Store, declare: Declare) -> None:
     await declare(*BOTH, orphans="pause")
     await declare("report", version="2", orphans="pause")

@@ -33,12 +33,13 @@ end $$;
 
 -- Resumes a paused job. p_missed says which of the occurrences missed during the pause run: 'skip' (none), 'latest'
 -- (p_latest, of p_schedule) or 'all', as a catch-up. The others are recorded as gaps. The count of failures begins
--- again (see pause_after_failures). Returns the new revision; null if
--- the tenant has no such paused job. Raises BR001 if the fire times in h_* and k_* are stale (see join_cohorts). Locks
--- as pause does.
+-- again (see pause_after_failures). With p_paused_by, only a pause by this caller is ended: the caller has read whose
+-- pause it is, and another caller may have paused the job since. Returns the new revision; null if the tenant has no
+-- such paused job. Raises BR001 if the fire times in h_* and k_* are stale (see join_cohorts). Locks as pause does.
 create or replace function resume(
   p_job uuid, p_tenant integer, p_who text, p_asof timestamptz, h_schedule integer[], h_next timestamptz[],
-  k_schedule integer[], k_at timestamptz[], p_missed text, p_schedule integer, p_latest timestamptz) returns integer
+  k_schedule integer[], k_at timestamptz[], p_missed text, p_schedule integer, p_latest timestamptz,
+  p_paused_by text default null) returns integer
 language plpgsql security definer set search_path = bellringer, pg_temp set lock_timeout = '5s' as $$
 declare
   t timestamptz;
@@ -48,6 +49,9 @@ begin
   perform 1 from jobs where job_id = p_job and tenant_id = p_tenant;    -- never wait for a lock on another tenant's job
   if not found then return null; end if;
   perform lock_shards_shared(array[p_job], '{}');
+  if p_paused_by is not null and not exists (select from jobs where job_id = p_job and paused_by = p_paused_by) then
+    return null;
+  end if;
   perform check_fresh(p_asof);
   t := bellringer.clock();
   insert into gaps (job_id, from_at, to_at, reason, into_at, recorded_at)
