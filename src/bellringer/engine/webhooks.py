@@ -30,8 +30,10 @@ TEST_EVENT: Final = "test"
 DELIVERY_RETRY: Final = Retry(delays=("0s", "5s", "1m", "5m", "30m", "2h", "5h", "10h", "16h", "24h"))
 _JOB_EVENTS: Final = frozenset(
     {EventKind.OUTGROWN, EventKind.RECOVERED, EventKind.ORPHANED, EventKind.ADOPTED, EventKind.OVERRIDDEN}
+    | {EventKind.MISSED, EventKind.PAUSED}
 )
-_CHECKIN_PREFIX: Final = "checkin_"
+# Kinds whose prefix names what they are about, such as task_paused. The key of such an event is that of no job.
+_PREFIXES: Final = ("checkin", "task")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,10 @@ async def deliver_events(store: Store, catalog: Catalog) -> DeliveryPass:
 async def _deliver(store: Store, catalog: Catalog, endpoint: EndpointRow, event: EventRow) -> None:
     # Safe to repeat after a crash: the key makes the send return the existing run.
     key = f"{event.event_id}:{endpoint.endpoint_id}"
-    made = await _send(store, catalog, endpoint, event_body(event), key)
+    task = event.data.get("task")
+    if task is None and event.job is None and event.run is not None:  # a send, or a node of a workflow
+        task = await webhooks.task_of_run(store, endpoint.tenant_id, event.run)
+    made = await _send(store, catalog, endpoint, event_body(event, task), key)
     await webhooks.record_delivery(store, endpoint, event.event_id, event.kind, made)
 
 
@@ -93,25 +98,29 @@ async def replay_delivery(
     return _require_delivery_id(number), made
 
 
-def event_body(event: EventRow) -> dict[str, Any]:
-    """Returns the ids of the event only. Receivers read the details through the API, with their own permissions."""
+def event_body(event: EventRow, task: str | None = None) -> dict[str, Any]:
+    """Returns the ids of the event only. Receivers read the details through the API, with their own permissions.
+
+    `task` is the task of an event without a job.
+    """
     about, kind = "job" if event.kind in _JOB_EVENTS else "run", event.kind
-    if kind.startswith(_CHECKIN_PREFIX):
-        about, kind = "checkin", kind.removeprefix(_CHECKIN_PREFIX)
-    name = {"checkin": event.data.get("checkin")} if about == "checkin" else {}
-    return {
-        "type": f"{about}.{kind}",
-        "timestamp": write_instant(event.at),
-        "data": {
-            "event_id": event.event_id,
-            "job_id": str(event.key.job_id),
-            "job": event.job,
-            "run_id": event.run.id if event.run else None,
-            "scheduled_for": write_instant(event.key.scheduled_for),
-            "attempt": event.attempt,
-            **name,
-        },
+    for prefix in _PREFIXES:
+        if kind.startswith(f"{prefix}_"):
+            about, kind = prefix, kind.removeprefix(f"{prefix}_")
+    is_of_job_or_run = about in ("job", "run")
+    data = {
+        "event_id": event.event_id,
+        "job_id": str(event.key.job_id) if is_of_job_or_run else None,
+        "job": event.job,
+        "run_id": event.run.id if event.run else None,
+        "scheduled_for": write_instant(event.key.scheduled_for) if about != "task" else None,
+        "attempt": event.attempt,
     }
+    if about == "checkin":
+        data["checkin"] = event.data.get("checkin")
+    if task is not None:
+        data["task"] = task
+    return {"type": f"{about}.{kind}", "timestamp": write_instant(event.at), "data": data}
 
 
 async def _send(

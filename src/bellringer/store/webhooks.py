@@ -125,6 +125,12 @@ async def events_after(
     ]
 
 
+async def task_of_run(store: Store, tenant_id: int, key: RunKey) -> str | None:
+    """Returns the name of the task of a run, or None if the run is past retention."""
+    name: str | None = await store.pool.fetchval(_SQL.task_of_run, key.job_id, key.scheduled_for, key.slot, tenant_id)
+    return name
+
+
 async def advance(store: Store, endpoint_id: int, seen: EventPosition, to: EventPosition) -> bool:
     """Advances the position of an endpoint; returns False if another process has done so."""
     done = await store.pool.execute(_SQL.advance, endpoint_id, seen.tx, seen.event_id, to.tx, to.event_id)

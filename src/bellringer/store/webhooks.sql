@@ -55,6 +55,10 @@ where event.tenant_id = $1 and (event.tx, event.event_id) > ($2::text::xid8, $3:
   and event.tx < commit_horizon()
 order by event.tx, event.event_id limit $4
 
+-- name: task_of_run
+select task.name from runs run join tasks task on task.task_id = run.task_id
+where run.job_id = $1 and run.scheduled_for = $2 and run.slot = $3 and run.tenant_id + 0 = $4
+
 -- name: advance
 update webhook_endpoints set sent_tx = $4::text::xid8, sent_event = $5
 where endpoint_id = $1 and sent_tx = $2::text::xid8 and sent_event = $3

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pytest
 from tests.integration.egress.conftest import Receiver, Shop
@@ -14,7 +15,7 @@ from bellringer.core.jobs import Definition
 from bellringer.core.retry_policy import Retry
 from bellringer.core.runs import Ending, Outcome, RunKey, State
 from bellringer.egress.webhook_signatures import generate_secret, verify_signature
-from bellringer.engine import http_targets
+from bellringer.engine import http_targets, pause_task
 from bellringer.engine import webhooks as announcing
 from bellringer.engine.claim import ClaimSpec, TenantCursor, claim
 from bellringer.engine.monitor import report_recoveries
@@ -26,6 +27,7 @@ from bellringer.engine.webhooks import deliver_events
 from bellringer.store import egress as rows
 from bellringer.store import events, webhooks, workers
 from bellringer.store.connection_pool import Store
+from bellringer.store.events import EVENTS_WITHOUT_RUN, EventKind, EventRow
 from bellringer.store.webhooks import EndpointRow
 from bellringer.store.workers import WorkerRegistration
 
@@ -98,6 +100,44 @@ async def test_what_fails_and_dies_is_reported_signed_and_thin(shop: Shop, recei
         assert body["data"]["run_id"] == key.id
         assert b"secret words" not in sent.body
         assert verify_signature(secret, sent.headers, sent.body, datetime.now(UTC)) is None
+
+
+async def test_the_body_of_a_run_without_a_job_has_its_task(shop: Shop, receiver: Receiver) -> None:
+    await endpoint(shop, receiver.url, kinds=["dead"])
+    key = await order(shop, retry=Retry(1))
+    await work(shop, BAD)
+    assert await announced(shop) == 1
+    [body] = await came(receiver, 1)
+    assert isinstance(body["data"], dict)
+    assert (body["data"]["job"], body["data"]["run_id"], body["data"]["task"]) == (None, key.id, "demo")
+
+
+async def test_the_pause_of_a_task_is_about_the_task(shop: Shop, receiver: Receiver) -> None:
+    await endpoint(shop, receiver.url)
+    await shop.catalog.task_ids(["demo"])
+    await pause_task.pause(shop.store, "demo", tenant_id=shop.tenant_id, who="alice", reason="INC-42")
+    await pause_task.resume(shop.store, "demo", tenant_id=shop.tenant_id, who="alice")
+    assert await announced(shop) == 2
+    told = await came(receiver, 2)
+    assert sorted(str(body["type"]) for body in told) == ["task.paused", "task.resumed"]
+    for body in told:
+        assert isinstance(body["data"], dict)
+        about = {name: body["data"][name] for name in ("task", "job_id", "job", "run_id", "scheduled_for")}
+        assert about == {"task": "demo", "job_id": None, "job": None, "run_id": None, "scheduled_for": None}
+
+
+@pytest.mark.parametrize("kind", list(EventKind))
+def test_the_type_of_an_event_says_what_it_is_about(kind: EventKind) -> None:
+    key = RunKey(UUID(int=7), datetime(2026, 3, 1, tzinfo=UTC))
+    event = EventRow(event_id=1, at=key.scheduled_for, kind=kind, job=None, key=key, attempt=0, data={})
+    body = announcing.event_body(event)
+    about, _, rest = body["type"].partition(".")
+    assert (about in ("run", "job")) is (body["data"]["job_id"] is not None)
+    assert rest == (kind.value if about in ("run", "job") else kind.value.removeprefix(f"{about}_"))
+    if kind in EVENTS_WITHOUT_RUN:
+        assert about != "run"
+    if about == "run":
+        assert body["data"]["run_id"] == key.id
 
 
 async def test_a_success_shows_nothing_and_only_wanted_kinds_are_sent(shop: Shop, receiver: Receiver) -> None:
