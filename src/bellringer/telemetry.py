@@ -70,7 +70,7 @@ LOST_LEASES = Counter("bellringer_leases_lost_total", "Shard leases lost without
 RENEWAL_FAILURES = Counter("bellringer_lease_renewal_failures_total", "Lease renewals that failed or came too late")
 RETURNED = Counter(
     "bellringer_returned_total",
-    "Attempts that a worker returned without starting them, because the response to its claim was lost or stale",
+    "Attempts that a worker returned unstarted: the response to its claim was lost or stale, or its tenant is unknown",
     ["cause"],
 )
 REAPED = Counter("bellringer_reaped_total", "Attempts of lost workers that were settled as lost")
@@ -84,6 +84,9 @@ for _kind in ("waiting", "not_created"):
 SLOW = Counter("bellringer_slow_total", "Runs that took far longer than usual for their job")
 OUTGROWN = Counter(
     "bellringer_outgrown_total", "Jobs that usually take longer than their interval; each job counts once a day"
+)
+UNSTARTED = Counter(
+    "bellringer_unstarted_total", "Pools in which runs of a tenant waited long, without a live worker or a free slot"
 )
 SKIPPING = Counter("bellringer_skipping_total", "Jobs that skipped many occurrences because a run has not finished")
 UNKNOWN_REPORTED = Counter(

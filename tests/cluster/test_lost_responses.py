@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -13,6 +13,7 @@ from uuid import UUID
 from tests.cluster.conftest import until
 from tests.support.response_proxy import ResponseProxy
 
+from bellringer import App
 from bellringer.clock import SystemClock
 from bellringer.core.jobs import Definition
 from bellringer.core.policies import Delivery, Overlap
@@ -20,25 +21,34 @@ from bellringer.core.retry_policy import Retry
 from bellringer.core.runs import RunKey
 from bellringer.core.tasks import Registry, make_task
 from bellringer.engine import register
-from bellringer.engine.send import SendSpec
+from bellringer.engine.send import SendSpec, WorkflowSend
+from bellringer.errors import BellringerError
 from bellringer.schedule import delay, every
 from bellringer.scheduler.service import Scheduler, SchedulerSettings
 from bellringer.sdk.service import Service
-from bellringer.store.connection_pool import Store
+from bellringer.store.connection_pool import UNREACHABLE_ERRORS, Store
 from bellringer.store.interned_names import Catalog
 from bellringer.store.leases import PostgresLeases
 from bellringer.worker.context import Context
 from bellringer.worker.service import Worker, WorkerSettings
 
+CLAIM = "bellringer.claim("
+LEAST_ROWS = {CLAIM: 2}  # one row is the position of the next claim: a response without a run strands nothing
 WORKER = (  # statements of a run's life, each by a text that only it has
-    "bellringer.claim(",
+    CLAIM,
     "bellringer.begin_attempts(",
     "bellringer.settle(",
     "update workers set seen_at",
     "claimed_at <= $2",
     "insert into logs",
 )
-SCHEDULER = ("bellringer.tick(", "bellringer.fire_timers(", "bellringer.decide_overlaps(", "update leases")
+SCHEDULER = (
+    "bellringer.tick(",
+    "bellringer.fire_timers(",
+    "bellringer.decide_overlaps(",
+    "update leases",
+    "insert into nodes",
+)
 SECONDS = 15.0  # within which every run has ended
 
 
@@ -138,7 +148,7 @@ async def test_no_lost_response_strands_a_run_or_executes_it_twice(dsn: str, sto
         made = await register.create(store, catalog, jobs, tenant_id=1, who="test")
         for proxy, texts in ((cluster.worker, WORKER), (cluster.scheduler, SCHEDULER)):
             for text in texts:
-                proxy.drop_response_of(text)
+                proxy.drop_response_of(text, least_rows=LEAST_ROWS.get(text, 0))
                 keys = await cluster.send_some()
                 await cluster.ended(keys)
                 # Some steps run only every five seconds while they have nothing to do.
@@ -152,6 +162,80 @@ async def test_no_lost_response_strands_a_run_or_executes_it_twice(dsn: str, sto
 async def _ran_lately(store: Store, job_id: UUID) -> bool:
     newest = "select max(finished_at) > now() - interval '2.5 s' from attempts where job_id = $1 and outcome = 'ok'"
     return bool(await store.pool.fetchval(newest, job_id))
+
+
+async def test_runs_whose_return_gets_no_response_are_executed_once(dsn: str, store: Store) -> None:
+    """The response to a claim is lost, and then the one to the call that gives its runs back."""
+    async with running(dsn, store) as cluster:
+        cluster.worker.drop_response_of(CLAIM, least_rows=2)
+        keys = await cluster.send_some()
+        await until(cluster.worker.has_dropped, SECONDS, "a claim takes a run")
+        cluster.worker.drop_response_of("bellringer.give_back(")
+        await until(cluster.worker.has_dropped, SECONDS, "the worker gives back what it does not know")
+        await cluster.ended(keys)
+    assert cluster.worker.dropped == [CLAIM, "bellringer.give_back("]
+
+
+async def test_a_worker_whose_registration_gets_no_response_joins_again(dsn: str, store: Store) -> None:
+    """It was declared lost. The registration that it does not know of is lost after ten seconds."""
+    async with running(dsn, store) as cluster:
+        cluster.worker.drop_response_of("insert into workers")
+        await store.pool.execute("update workers set state = 'lost'")
+        await until(cluster.worker.has_dropped, SECONDS, "the worker registers again")
+        await cluster.ended(await cluster.send_some())
+    ids = await store.pool.fetch("select distinct worker_id from attempts where outcome = 'ok'")
+    registered = await store.pool.fetch("select worker_id from workers order by worker_id")
+    assert len(registered) == 3
+    assert [row["worker_id"] for row in ids] == [registered[2]["worker_id"]]
+
+
+async def test_a_workflow_whose_opening_gets_no_response_executes_each_node_once(dsn: str, store: Store) -> None:
+    """The first settle opens the workflow run; each later one ends a node."""
+    nodes = [{"name": "a", "task": "record"}, {"name": "b", "task": "record", "after": ["a"]}]
+    async with running(dsn, store) as cluster:
+        for settles in range(3):
+            run = (await cluster.desk.send_workflow(WorkflowSend(workflow={"nodes": nodes}))).key
+            for _ in range(settles + 1):
+                cluster.worker.drop_response_of("bellringer.settle(")
+                await until(cluster.worker.has_dropped, SECONDS, "an ending is written")
+
+            async def has_ended(run: RunKey = run) -> bool:
+                return (await cluster.desk.run(run)).state == "succeeded"
+
+            await until(has_ended, SECONDS, "the workflow ends")
+    assert len(cluster.executed) == len({run_id for run_id, _ in cluster.executed}) == 2 * 3
+    assert {attempt for _, attempt in cluster.executed} == {1}
+
+
+async def test_a_declaration_whose_response_is_lost_can_be_repeated(dsn: str, store: Store) -> None:
+    async with ResponseProxy(dsn) as proxy:
+        app = App(proxy.dsn, name="shop", version="1")
+        app.schedule(every("1h"))(app.task(name="report")(lambda: None))
+        async with app:
+            proxy.drop_response_of("bellringer.declare_app(")
+            with suppress(BellringerError):
+                await app.adeclare()
+            assert await proxy.has_dropped()
+            await app.adeclare()
+    rows = await store.pool.fetch("select name, revision, app_id is not null as has_app from jobs")
+    assert [tuple(row) for row in rows] == [("report", 1, True)]
+    assert await store.pool.fetchval("select count(*) from app_versions") == 1
+
+
+async def test_a_registration_whose_response_is_lost_can_be_repeated(dsn: str, store: Store) -> None:
+    async with ResponseProxy(dsn) as proxy:
+        desk = await Service.open(proxy.dsn, tenant="default", who="test")
+        try:
+            definition = Definition(name="beat", task="record", schedules=(every("1h"),))
+            proxy.drop_response_of("bellringer.register(")
+            with suppress(BellringerError, *UNREACHABLE_ERRORS):
+                await desk.schedule(definition)
+            assert await proxy.has_dropped()
+            await desk.schedule(definition)
+        finally:
+            await desk.close()
+    assert [tuple(row) for row in await store.pool.fetch("select name, revision from jobs")] == [("beat", 1)]
+    assert await store.pool.fetchval("select count(*) from members") == 1
 
 
 async def test_a_send_whose_response_is_lost_is_accepted_once(dsn: str, store: Store) -> None:

@@ -8,14 +8,17 @@ from typing import Self
 from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 READY = ord("Z")  # the server's message that ends its response
+ROW = ord("D")
 
 
 class ResponseProxy:
-    """Forwards everything, except the response to the next statement that contains the armed text."""
+    """Forwards everything, except the response to the next statement that contains the armed text, and returns enough
+    rows."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
         self._armed: str | None = None
+        self._least_rows = 0
         self._open: set[asyncio.Task[None]] = set()
         self.dropped: list[str] = []
 
@@ -33,9 +36,9 @@ class ResponseProxy:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
 
-    def drop_response_of(self, text: str) -> None:
-        """Drop the response to the next statement that contains this text."""
-        self._armed = text
+    def drop_response_of(self, text: str, *, least_rows: int = 0) -> None:
+        """Drop the response to the next statement that contains this text and returns so many rows."""
+        self._armed, self._least_rows = text, least_rows
 
     async def has_dropped(self) -> bool:
         """Whether the response was dropped that `drop_response_of` named last."""
@@ -69,9 +72,13 @@ class ResponseProxy:
                 each.transport.abort()
             self._open.discard(task)
 
-    def take(self, statement: str) -> bool:
+    def is_meant(self, statement: str) -> bool:
+        """Whether the response to this statement may be dropped, depending on its rows."""
+        return self._armed is not None and self._armed in statement
+
+    def take(self, statement: str, rows: int) -> bool:
         """Returns whether to drop the response to this statement; each call of drop_response_of applies once."""
-        if self._armed is None or self._armed not in statement:
+        if self._armed is None or self._armed not in statement or rows < self._least_rows:
             return False
         self.dropped.append(self._armed)
         self._armed = None
@@ -84,7 +91,7 @@ class _Connection:
     def __init__(self, proxy: ResponseProxy) -> None:
         self._proxy = proxy
         self._statements: dict[bytes, str] = {}
-        self._swallow = False
+        self._meant: str | None = None  # the statement whose response is held back until all of it is known
 
     async def forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:  # messages without a type: requests for encryption, then the start-up
@@ -108,21 +115,34 @@ class _Connection:
             self._statements[name] = statement.decode()
         elif kind == ord("B"):
             _, name, _ = body.split(b"\0", 2)
-            self._swallow = self._swallow or self._proxy.take(self._statements.get(name, ""))
+            self._note(self._statements.get(name, ""))
         elif kind == ord("Q"):
-            self._swallow = self._swallow or self._proxy.take(body[:-1].decode())
+            self._note(body[:-1].decode())
+
+    def _note(self, statement: str) -> None:
+        if self._meant is None and self._proxy.is_meant(statement):
+            self._meant = statement
 
     async def respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         first = await reader.readexactly(1)
         if first in (b"N", b"S"):  # the response to a request for encryption is one byte
             writer.write(first)
             first = b""
+        held, rows = b"", 0
         while True:
             head = first + await reader.readexactly(5 - len(first))
             first = b""
             body = await reader.readexactly(int.from_bytes(head[1:]) - 4)
-            if not self._swallow:
+            if self._meant is not None:
+                held += head + body
+                rows += head[0] == ROW
+                if head[0] != READY:
+                    continue
+                if self._proxy.take(self._meant, rows):
+                    return  # the statement has committed; the connection ends without its response
+                self._meant = None
+                writer.write(held)
+                held, rows = b"", 0
+            else:
                 writer.write(head + body)
-                await writer.drain()
-            elif head[0] == READY:
-                return  # the statement has committed; the connection ends without its response
+            await writer.drain()

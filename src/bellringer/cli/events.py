@@ -29,11 +29,13 @@ KINDS: Final = (
     "dead",
     "late",
     "missed",
+    "expired",
     "slow",
     "outgrown",
     "skipping",
     "paused",
     "unknown_task",
+    "unstarted",
     "blocked_loop",
     "stranded",
     "recovered",
@@ -48,7 +50,7 @@ KINDS: Final = (
 )
 OWNERSHIP_KINDS: Final = frozenset({"orphaned", "adopted", "overridden"})
 TASK_PAUSE_KINDS: Final = frozenset({"task_paused", "task_resumed"})
-WAITING_KINDS: Final = frozenset({"skipping", "stranded", "paused", "unknown_task"})
+WAITING_KINDS: Final = frozenset({"skipping", "stranded", "paused", "unknown_task", "unstarted"})
 JOB_KINDS: Final = OWNERSHIP_KINDS | {"outgrown"}  # such an event has no occurrence
 
 
@@ -131,7 +133,7 @@ def describe(event: Event) -> str:
         return _task_pause(event)
     if event.kind.startswith("checkin_"):
         return _checkin(event)
-    if event.kind in WAITING_KINDS or event.data.get("after") == "unknown_task":
+    if event.kind in WAITING_KINDS or event.data.get("after") in {"unknown_task", "unstarted"}:
         return _waiting(event)
     return _run_or_job(event)
 
@@ -162,6 +164,9 @@ def _run_or_job(event: Event) -> str:
             count = data.get("count")
             missed = "some" if count is None else count
             text = f"{missed} missed since {data.get('from')}; misfire policy {data.get('misfire')}"
+        case "expired":
+            count = data.get("count") or 1
+            text = f"{count} run{'' if count == 1 else 's'} had not started by the deadline, and will not run"
         case "slow":
             text = f"running for {data.get('running_for')}; usually {data.get('usual')}, at most {data.get('longest')}"
         case "outgrown":
@@ -199,14 +204,30 @@ def _waiting(event: Event) -> str:
     """Describe why runs do not start, or that the cause is gone."""
     data = event.data
     if event.kind == "skipping":
-        return f"{data.get('skipped')} or more skipped, while a run has not ended for {data.get('running_for')}"
+        waits = f"has waited for a worker for {data.get('waiting_for')}"
+        state = waits if data.get("waiting_for") else f"has not ended for {data.get('running_for')}"
+        return f"{data.get('skipped')} or more skipped, while a run {state}"
     if event.kind == "paused":
         return f"paused by {data.get('by')}: {data.get('reason')}"
     if event.kind == "stranded":
         return (
             f"claimed, but no worker is known to execute it: {data.get('reason')}, since {data.get('since', event.at)}"
         )
+    return _lacks_worker(event)
+
+
+def _lacks_worker(event: Event) -> str:
+    """Describe that a pool has no worker for its runs, or that it has one again."""
+    data = event.data
     task, pool = data.get("task"), data.get("pool")
+    if event.kind == "unstarted":
+        is_empty = data.get("reason") == "no_worker"
+        who = f"no live worker serves pool {pool}" if is_empty else f"pool {pool} has no free slot"
+        return f"{who}: runs have waited since {data.get('since')}"
     if event.kind == "recovered":
-        return f"a worker of pool {pool} knows the task {task} again"
+        return (
+            f"runs in pool {pool} start again"
+            if data.get("after") == "unstarted"
+            else f"a worker of pool {pool} knows the task {task} again"
+        )
     return f"no live worker of pool {pool} knows the task {task}, so its runs wait"

@@ -25,6 +25,7 @@ SEVERITY_OF_KIND: Final[Mapping[str, str]] = {
     "recovered": "info",
     "late": "warning",
     "missed": "critical",
+    "expired": "warning",
     "slow": "warning",
     "outgrown": "warning",
     "blocked_loop": "warning",
@@ -32,6 +33,7 @@ SEVERITY_OF_KIND: Final[Mapping[str, str]] = {
     "skipping": "warning",
     "paused": "critical",
     "unknown_task": "critical",
+    "unstarted": "critical",
     "task_paused": "info",
     "task_resumed": "info",
     "orphaned": "info",
@@ -44,7 +46,8 @@ SEVERITY_OF_KIND: Final[Mapping[str, str]] = {
 RECOVERY_KINDS: Final = frozenset({"recovered", "checkin_recovered", "task_resumed"})
 # Kinds after which a recovery event follows, if they concern a job, a check-in or a task.
 RECOVERABLE_KINDS: Final = frozenset(
-    {"dead", "late", "missed", "skipping", "unknown_task", "task_paused", "checkin_missed", "checkin_failed"}
+    {"dead", "late", "missed", "skipping", "unknown_task", "unstarted", "task_paused"}
+    | {"checkin_missed", "checkin_failed"}
 )
 GROUPINGS: Final = ("job", "task", "owner", "tenant", "route")
 ALL_TENANTS: Final = "*"
@@ -505,6 +508,7 @@ _DESCRIPTIONS: Final[Mapping[str, str]] = {
     "dead": "gave up",
     "late": "late",
     "missed": "missed occurrences",
+    "expired": "passed its deadline",
     "slow": "slower than usual",
     "outgrown": "takes longer than its interval",
     "blocked_loop": "blocks its event loop",
@@ -512,6 +516,7 @@ _DESCRIPTIONS: Final[Mapping[str, str]] = {
     "skipping": "skips occurrences",
     "paused": "paused after failures",
     "unknown_task": "no worker knows the task",
+    "unstarted": "no free worker in the pool",
     "task_paused": "task paused",
     "orphaned": "no longer declared",
     "adopted": "declared by another app",

@@ -33,6 +33,9 @@ STRANDED_AFTER: Final = timedelta(seconds=30)  # workers confirm their runs ever
 STRANDED_REASONS: Final = ("worker_gone", "unconfirmed", "not_taken", "cancelled_unasked")
 UNKNOWN_TASK_AFTER: Final = timedelta(seconds=30)  # during a deployment, new tasks are unknown for a while
 MAX_UNKNOWN_TASKS_PER_PASS: Final = 1_000
+UNSTARTED_AFTER: Final = timedelta(minutes=5)  # as in `verify`
+STARTED_AGAIN_AFTER: Final = timedelta(minutes=1)  # no run waits longer: the pool has recovered
+MAX_TENANTS_PER_POOL: Final = 500
 SKIPS_IN_A_ROW: Final = 10
 
 
@@ -61,21 +64,36 @@ async def report_stranded_runs(store: Store, now: datetime) -> dict[str, int]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnknownTaskPass:
-    """The events of one pass: tasks without a worker, tasks that have one again, and jobs that keep skipping."""
+class StuckPass:
+    """The events of one pass: tasks without a worker, tasks that have one again, jobs that keep skipping, pools without
+    a free worker, and pools that have one again.
+    """
 
-    unknown: int
-    known_again: int
-    skipping: int
+    unknown: int = 0
+    known_again: int = 0
+    skipping: int = 0
+    unstarted: int = 0
+    started_again: int = 0
 
 
-async def report_stuck_jobs(store: Store, now: datetime) -> UnknownTaskPass:
-    """Records runs whose task no worker knows, and jobs that skipped many occurrences in a row."""
+async def report_stuck_jobs(store: Store, now: datetime) -> StuckPass:
+    """Records runs whose task no worker knows, runs whose pool has no free worker, and jobs that skipped many
+    occurrences in a row.
+    """
     unknown, known_again = await events.record_unknown_tasks(
         store, now, now - UNKNOWN_TASK_AFTER, MAX_UNKNOWN_TASKS_PER_PASS
     )
     skipping = await events.record_skipping_jobs(store, now, SKIPS_IN_A_ROW, MAX_RUNS_COMPARED)
-    return UnknownTaskPass(unknown=unknown, known_again=known_again, skipping=skipping)
+    unstarted, started_again = await events.record_unstarted_runs(
+        store, now, now - UNSTARTED_AFTER, now - STARTED_AGAIN_AFTER, MAX_TENANTS_PER_POOL
+    )
+    return StuckPass(
+        unknown=unknown,
+        known_again=known_again,
+        skipping=skipping,
+        unstarted=unstarted,
+        started_again=started_again,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,7 @@ from bellringer.telemetry import (
     TZ_BEHIND,
     TZ_MOVES,
     UNKNOWN_REPORTED,
+    UNSTARTED,
     log,
 )
 
@@ -83,13 +84,18 @@ class Monitoring:
         self._stranded = {}
 
     async def find_stuck(self) -> None:
-        """Report tasks that no worker knows, and jobs that skip many occurrences in a row."""
+        """Report tasks that no worker knows, pools without a free worker, and jobs that skip many occurrences."""
         found = await report_stuck_jobs(self._store, await self._store.now())
         if found.unknown:
             UNKNOWN_REPORTED.inc(found.unknown)
             log.warning("runs wait for tasks that no live worker knows", tasks=found.unknown)
         if found.known_again:
             log.info("tasks that runs waited for are known to a worker again", tasks=found.known_again)
+        if found.unstarted:
+            UNSTARTED.inc(found.unstarted)
+            log.warning("runs wait in pools that have no live worker, or only busy ones", pools=found.unstarted)
+        if found.started_again:
+            log.info("runs of pools that had no free worker start again", pools=found.started_again)
         if found.skipping:
             SKIPPING.inc(found.skipping)
             log.warning("jobs skip occurrences because an earlier run does not end", jobs=found.skipping)

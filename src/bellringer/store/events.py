@@ -29,6 +29,7 @@ class EventKind(StrEnum):
     RECOVERED = "recovered"  # a job that was late, missed or dead and has succeeded since
     LATE = "late"  # a run that has not started long after its time
     MISSED = "missed"  # occurrences that did not run and will not run
+    EXPIRED = "expired"  # runs that had not started by their deadline and will not run
     SLOW = "slow"  # a run that takes far longer than usual for its job
     OUTGROWN = "outgrown"  # a job whose runs usually take longer than its interval
     BLOCKED_LOOP = "blocked_loop"  # a coroutine that blocks the event loop of other runs
@@ -36,6 +37,7 @@ class EventKind(StrEnum):
     SKIPPING = "skipping"  # a job whose run does not end while many occurrences are skipped
     PAUSED = "paused"  # a job that was paused because its last runs died
     UNKNOWN_TASK = "unknown_task"  # runs wait for a task that no live worker of their pool knows
+    UNSTARTED = "unstarted"  # runs wait long, and their pool has no live worker or only busy ones
     TASK_PAUSED = "task_paused"  # an operator paused all runs of a task
     TASK_RESUMED = "task_resumed"  # an operator resumed a paused task
     ORPHANED = "orphaned"  # the code of its app no longer declares a job
@@ -136,6 +138,17 @@ async def record_unknown_tasks(store: Store, now: datetime, before: datetime, li
     again.
     """
     row = await store.pool.fetchrow(_SQL.report_unknown_tasks, now, before, limit)
+    assert row is not None
+    return row["reported"], row["recovered"]
+
+
+async def record_unstarted_runs(
+    store: Store, now: datetime, before: datetime, recovered: datetime, limit: int
+) -> tuple[int, int]:
+    """Records pools without a free worker in which runs wait since before a moment, and those in which none has waited
+    since before `recovered`.
+    """
+    row = await store.pool.fetchrow(_SQL.report_unstarted, now, before, recovered, limit)
     assert row is not None
     return row["reported"], row["recovered"]
 

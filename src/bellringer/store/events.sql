@@ -9,6 +9,9 @@ select bellringer.report_late_occurrences($1, $2)
 -- name: report_unknown_tasks
 select reported, recovered from bellringer.report_unknown_tasks($1, $2, $3)
 
+-- name: report_unstarted
+select reported, recovered from bellringer.report_unstarted($1, $2, $3, $4)
+
 -- name: report_skips
 select bellringer.report_skips($1, $2, $3)
 

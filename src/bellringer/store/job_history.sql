@@ -46,15 +46,21 @@ from (
 group by 1
 
 -- name: missed
--- Occurrences of a job in [$3, $4) that got a run, and those that were missed; both are counted up to $5 rows. A run
--- that a freeze or a user skipped is not an expected one, and gaps of a pause are not missed.
-select (select count(*)
-        from (
-          select 1 from runs run
-          where run.job_id = $1 and run.tenant_id + 0 = $2 and run.scheduled_for >= $3 and run.scheduled_for < $4
-            and run.slot = 0 and run.initial_state <> 'skipped' limit $5) run) as fired,
-       coalesce(sum(gap.count), 0)::bigint as missed, count(*) filter (where gap.count is null) as uncounted,
-       count(*) as gaps
+-- Occurrences of a job in [$3, $4) that got a run, and those that were missed: they got no run, or their run had not
+-- started by its deadline. Both are counted up to $5 rows. A run that a freeze or a user skipped is not an expected one,
+-- and gaps of a pause are not missed.
+with created as (
+  select exists (
+           select from attempts attempt
+           where attempt.job_id = run.job_id and attempt.scheduled_for = run.scheduled_for and attempt.slot = run.slot
+             and attempt.ends_as = 'skipped' and attempt.error ->> 'reason' = 'expired' offset 0) as has_expired
+  from (
+    select run.job_id, run.scheduled_for, run.slot from runs run
+    where run.job_id = $1 and run.tenant_id + 0 = $2 and run.scheduled_for >= $3 and run.scheduled_for < $4
+      and run.slot = 0 and run.initial_state <> 'skipped' limit $5) run)
+select (select count(*) from created where not has_expired) as fired,
+       coalesce(sum(gap.count), 0)::bigint + (select count(*) from created where has_expired) as missed,
+       count(*) filter (where gap.count is null) as uncounted, count(*) as gaps
 from (
   select count from gaps
   where job_id = $1 and from_at >= $3 and from_at < $4 and reason = 'misfire' limit $5) gap

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import pytest
+
+from bellringer.clock import SystemClock
+from bellringer.core.leases import Holding
+from bellringer.engine import tick as ticking
+from bellringer.engine.send import SendSpec, send
 from bellringer.schedule import at
+from bellringer.scheduler import service
+from bellringer.scheduler.service import Scheduler, SchedulerSettings
+from bellringer.store.cohorts import TickOutcome
+from bellringer.store.connection_pool import Store
+from bellringer.store.interned_names import Catalog
+from bellringer.store.leases import PostgresLeases
 from bellringer.store.wakeups import WORK_CHANNEL, parse_work_hint
 
 if TYPE_CHECKING:
@@ -80,3 +93,33 @@ async def test_a_timer_whose_run_exists_is_dropped_and_the_others_fire(harness: 
     assert await harness.fired(job) == [60]
     assert await harness.fired(other.key.job_id) == [65]
     assert (await harness.ring()).moved == 0
+
+
+async def test_a_pass_of_the_scheduler_names_only_shards_with_timers_that_are_due(
+    store: Store, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each shard costs a look in the index, and a lock."""
+    passed: list[Sequence[int]] = []
+
+    async def recorded(
+        store: Store, holding: Holding, shards: Sequence[int], limits: ticking.TickLimits
+    ) -> TickOutcome:
+        passed.append(list(shards))
+        return await ticking.fire_timers(store, holding, shards, limits)
+
+    monkeypatch.setattr(service, "fire_timers", recorded)
+    scheduler, stop = Scheduler(store, PostgresLeases(store), SystemClock(), SchedulerSettings()), asyncio.Event()
+    running = asyncio.create_task(scheduler.run(stop))
+    try:
+        later = await store.now() + timedelta(hours=1)
+        keys = [(await send(store, catalog, SendSpec(task="greet", at=later), tenant_id=1)).key for _ in range(5)]
+        shard = await store.pool.fetchval("select shard from timers where job_id = $1", keys[0].job_id)
+        await store.pool.execute("update timers set due_at = now() + interval '1 s' where job_id = $1", keys[0].job_id)
+        async with asyncio.timeout(20):
+            while await store.pool.fetchval("select count(*) from runs") == 0:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    finally:
+        stop.set()
+        await asyncio.wait_for(running, 20)
+    assert passed
+    assert {shard for shards_of_pass in passed for shard in shards_of_pass} == {shard}

@@ -13,8 +13,10 @@ import pytest
 from bellringer.core.policies import Catchup, Misfire
 from bellringer.engine import objective
 from bellringer.engine.backfill import BackfillCursor, run_backfills
+from bellringer.engine.settle import decide, settle
 from bellringer.schedule import at, every
-from bellringer.store import job_history
+from bellringer.store import job_history, queue
+from bellringer.worker.results import expired_ending
 
 if TYPE_CHECKING:
     from tests.support.engine_harness import EngineHarness
@@ -132,3 +134,84 @@ async def test_skips_on_purpose_are_neither_expected_nor_missed(harness: EngineH
         harness.store, 1, late, harness.noon, await harness.now() + timedelta(seconds=1), 1000
     )
     assert (found.missed, found.fired, found.more) == (11, 1, False)
+
+
+# Runs whose deadline passes
+
+
+async def expired_events(harness: EngineHarness) -> list[tuple[UUID, dict[str, Any]]]:
+    rows = await harness.sql("select job_id, data from events where kind = 'expired' order by event_id")
+    return [(row["job_id"], json.loads(row["data"])) for row in rows]
+
+
+async def expire(harness: EngineHarness) -> None:
+    await queue.expire_runs(harness.store, 1000)
+
+
+async def test_occurrences_that_expire_are_missed_and_an_event_an_hour(harness: EngineHarness) -> None:
+    """All workers are down, so no run starts: the objective must not stay at 100 %."""
+    job_id = await harness.job("urgent", every("10s"), expires_in=timedelta(seconds=5))
+    for _ in range(12):
+        await harness.pass_time(5)
+        await expire(harness)
+        await harness.pass_time(5)
+        await harness.tick_all()
+    await harness.pass_time(5)
+    await expire(harness)
+    assert await expired_events(harness) == [(job_id, {"count": 1})]
+    found = await objective.load_objective(harness.store, 1, timedelta(hours=1))
+    assert (found.started, found.missed, found.compliance) == (0, 12, 0)
+    assert (found.occurrences.whole.expected, found.occurrences.whole.missed) == (12, 12)
+    until = await harness.now() + timedelta(seconds=1)
+    counted = await job_history.count_missed(harness.store, 1, job_id, harness.noon, until, 1000)
+    assert (counted.fired, counted.missed) == (0, 12)
+    await harness.pass_time(3600)
+    await harness.tick_all(grace=10_000)
+    await harness.pass_time(5)
+    await expire(harness)
+    assert len(await expired_events(harness)) == 2
+
+
+async def test_sends_that_expire_are_late_and_share_an_event(harness: EngineHarness) -> None:
+    for _ in range(50):
+        await harness.send(expires_in=timedelta(seconds=5))
+    await harness.send(expires_in=timedelta(seconds=5), task="other")
+    await harness.pass_time(5)
+    await expire(harness)
+    told = sorted((data["task"], data["count"]) for _, data in await expired_events(harness))
+    assert told == [("greet", 50), ("other", 1)]
+    await harness.send(expires_in=timedelta(seconds=5))
+    await harness.pass_time(5)
+    await expire(harness)
+    assert len(await expired_events(harness)) == 2
+    found = await objective.load_objective(harness.store, 1, timedelta(hours=1))
+    assert (found.started, found.late, found.missed) == (52, 52, 0)
+    assert found.occurrences.whole.expected == 0
+
+
+async def test_a_run_that_a_worker_does_not_start_in_time_counts_too(harness: EngineHarness) -> None:
+    job_id = await harness.job("urgent", every("10s"), expires_in=timedelta(seconds=5))
+    await harness.pass_time(10)
+    await harness.tick_all()
+    seat = await harness.join_worker()
+    claimed = await harness.claim_one(seat)
+    await harness.pass_time(5)
+    now = await harness.now()
+    assert (await settle(harness.store, seat.worker_id, [decide(claimed, expired_ending(), now=now)])).written == 1
+    assert await expired_events(harness) == [(job_id, {"count": 1})]
+    assert await harness.value("select sum(missed) from usage") == 1
+
+
+async def test_background_runs_that_expire_have_no_objective(harness: EngineHarness) -> None:
+    await harness.job("caught", every("10s"), expires_in=timedelta(hours=1), misfire=Misfire.FIRE_ALL)
+    await outage(harness, 120)
+    await harness.sql("delete from usage")
+    await harness.pass_time(4000)
+    await expire(harness)
+    by_cause = await harness.sql(
+        "select run.cause::text, count(*) as runs from attempts join runs run using (job_id, scheduled_for, slot)"
+        " where attempts.ends_as = 'skipped' group by 1"
+    )
+    counts = {row["cause"]: row["runs"] for row in by_cause}
+    assert counts["catchup"] > 0
+    assert await harness.value("select coalesce(sum(missed), 0) from usage") == counts.get("schedule", 0)

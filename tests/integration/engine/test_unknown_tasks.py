@@ -9,7 +9,7 @@ import pytest
 
 from bellringer.core.policies import Limit, Overlap
 from bellringer.engine import explain
-from bellringer.engine.monitor import SKIPS_IN_A_ROW, UnknownTaskPass, report_recoveries, report_stuck_jobs
+from bellringer.engine.monitor import SKIPS_IN_A_ROW, StuckPass, report_recoveries, report_stuck_jobs
 from bellringer.schedule import every
 from bellringer.store import overview, pools
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.support.engine_harness import EngineHarness
 
 
-async def stuck(harness: EngineHarness) -> UnknownTaskPass:
+async def stuck(harness: EngineHarness) -> StuckPass:
     return await report_stuck_jobs(harness.store, await harness.now())
 
 
@@ -42,24 +42,22 @@ async def test_an_unknown_task_is_reported_once_and_again_when_a_worker_knows_it
     await harness.job("typo", every("1m"), task="graet")
     await harness.job("fine", every("1m"), task="greet")
     await fire(harness, 1, 60)
-    assert await stuck(harness) == UnknownTaskPass(
-        unknown=0, known_again=0, skipping=0
-    )  # a deployment may be under way
+    assert await stuck(harness) == StuckPass(unknown=0, known_again=0, skipping=0)  # a deployment may be under way
     await harness.pass_time(30)
-    assert await stuck(harness) == UnknownTaskPass(unknown=1, known_again=0, skipping=0)
+    assert await stuck(harness) == StuckPass(unknown=1, known_again=0, skipping=0)
     await fire(harness, 3)
     await harness.job("typo too", every("1m"), task="graet")
     await fire(harness, 1)
-    assert await stuck(harness) == UnknownTaskPass(unknown=0, known_again=0, skipping=0)
+    assert await stuck(harness) == StuckPass(unknown=0, known_again=0, skipping=0)
     [(kind, job, data)] = await told(harness)
     assert (kind, job, data["task"], data["pool"]) == ("unknown_task", "typo", "graet", "short")
 
     seat = await harness.join_worker("graet")
-    assert await stuck(harness) == UnknownTaskPass(unknown=0, known_again=1, skipping=0)
+    assert await stuck(harness) == StuckPass(unknown=0, known_again=1, skipping=0)
     await harness.sweep()
     assert len(await harness.claim(seat)) == 6
     assert [(kind, data.get("after")) for kind, _, data in await told(harness)][1:] == [("recovered", "unknown_task")]
-    assert await stuck(harness) == UnknownTaskPass(unknown=0, known_again=0, skipping=0)
+    assert await stuck(harness) == StuckPass(unknown=0, known_again=0, skipping=0)
 
 
 async def test_jobs_of_parked_runs_are_in_trouble_until_none_is_parked(harness: EngineHarness) -> None:
@@ -83,7 +81,7 @@ async def test_what_was_cancelled_is_over_but_has_not_recovered(harness: EngineH
     await harness.sweep()
     assert (await stuck(harness)).unknown == 1
     await harness.cancel(sent.key)
-    assert await stuck(harness) == UnknownTaskPass(unknown=0, known_again=0, skipping=0)
+    assert await stuck(harness) == StuckPass(unknown=0, known_again=0, skipping=0)
     assert await harness.value("select count(*) from unknown_tasks") == 0
     assert [kind for kind, _, _ in await told(harness)] == ["unknown_task"]
 
@@ -173,3 +171,18 @@ async def test_why_of_a_skip_behind_a_run_that_runs_is_as_before(harness: Engine
         "skipped_overlap",
         "bellringer jobs update slow --overlap queue",
     )
+
+
+async def test_a_job_that_skips_behind_a_run_that_no_worker_takes_is_reported(harness: EngineHarness) -> None:
+    await harness.job("waiting", every("1m"), overlap=Overlap.SKIP)
+    await harness.job("many", every("1m"), overlap=Overlap.ALLOW)
+    await fire(harness, SKIPS_IN_A_ROW + 2, 58)
+    assert (await stuck(harness)).skipping == 1
+    assert (await stuck(harness)).skipping == 0
+    [(job, data)] = [(job, data) for kind, job, data in await told(harness) if kind == "skipping"]
+    assert (job, data["skipped"]) == ("waiting", SKIPS_IN_A_ROW)
+    assert data["waiting_for"] > 600
+    seat = await harness.join_worker()
+    await harness.end(seat, await harness.claim(seat))
+    await report_recoveries(harness.store)
+    assert [job for kind, job, _ in await told(harness) if kind == "recovered"] == ["waiting"]

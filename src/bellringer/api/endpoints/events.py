@@ -139,7 +139,7 @@ def _heartbeat(place: CommitPosition, at: datetime) -> bytes:
 
 
 _DURATION_FIELDS: Final = frozenset(
-    {"blocked_for", "late_after", "retry_in", "running_for", "usual", "longest", "interval"}
+    {"blocked_for", "late_after", "retry_in", "running_for", "waiting_for", "usual", "longest", "interval"}
 )
 _INSTANT_FIELDS: Final = frozenset({"due", "from", "since", "to", "orphaned_at", "changed_at"})
 _MILLISECOND: Final = timedelta(milliseconds=1)

@@ -11,7 +11,7 @@ const LOOKS = {
   timed_out: ["hourglass", "bad"], dead: ["cross", "bad"], failing: ["cross", "bad"], lost: ["bolt", "bad"], gone: ["cross", "bad"], aborted: ["ban", "mute"],
   ran: ["check", "good"], recovered: ["check", "good"], pending: ["clock", "calm"], planned: ["clock", "mute"], coalesced: ["circle-minus", "mute"],
   missed: ["cross", "bad"], slow: ["hourglass", "warn"], outgrown: ["hourglass", "warn"], blocked_loop: ["hourglass", "warn"], stranded: ["cross", "bad"],
-  skipping: ["circle-minus", "warn"], unknown_task: ["cross", "bad"], orphaned: ["warning", "warn"], adopted: ["check", "good"], overridden: ["retry", "warn"],
+  skipping: ["circle-minus", "warn"], unknown_task: ["cross", "bad"], unstarted: ["cross", "bad"], expired: ["warning", "warn"], orphaned: ["warning", "warn"], adopted: ["check", "good"], overridden: ["retry", "warn"],
   task_paused: ["pause", "warn"], task_resumed: ["dot", "good"],
   cancelled: ["ban", "mute"], skipped: ["circle-minus", "mute"], done: ["check", "mute"], disabled: ["circle", "mute"], stopped: ["circle", "mute"],
   free: ["circle", "mute"], suspended: ["pause", "warn"], revoked: ["ban", "mute"], expired: ["hourglass", "mute"],

@@ -14,9 +14,9 @@ import { State } from "./state_badge.js";
 import { Table } from "./table.js";
 
 const KINDS = {
-  failed: "an attempt failed", dead: "a run gave up", late: "a run is late", missed: "occurrences got no run", slow: "a run takes too long",
+  failed: "an attempt failed", dead: "a run gave up", late: "a run is late", missed: "occurrences got no run", expired: "runs had not started by their deadline", slow: "a run takes too long",
   outgrown: "a job takes longer than its interval", blocked_loop: "a handler blocks its event loop", stranded: "a claimed run is not executed",
-  skipping: "a job keeps skipping occurrences", paused: "a job was paused because its runs died", unknown_task: "runs wait for a task that no worker knows", recovered: "a problem is over",
+  skipping: "a job keeps skipping occurrences", paused: "a job was paused because its runs died", unknown_task: "runs wait for a task that no worker knows", unstarted: "runs wait in a pool without a free worker", recovered: "a problem is over",
   task_paused: "a task was paused", task_resumed: "a task was resumed",
   orphaned: "an app no longer declares a job", adopted: "an app declares a job again", overridden: "an app undid a change of a job",
 };
