@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from bellringer.core.policies import Misfire, Missed, Overlap
+from bellringer.core.policies import Delivery, Misfire, Missed, Overlap
 from bellringer.core.retry_policy import Retry
 from bellringer.core.runs import RunKey, State
 from bellringer.engine.claim import ClaimSpec
@@ -516,7 +516,7 @@ async def test_replace_does_not_cancel_a_catch_up(harness: EngineHarness) -> Non
 
 
 async def test_a_waiting_run_goes_when_the_one_before_it_dies_on_a_lost_worker(harness: EngineHarness) -> None:
-    job, seat, first = await begin(harness, Overlap.QUEUE, retry=Retry(1))
+    job, seat, first = await begin(harness, Overlap.QUEUE, delivery=Delivery.AT_MOST_ONCE)
     await strike(harness, 20)
     await harness.silence_worker(seat)
     assert await reap(harness.store, harness.catalog, SILENCE) == 1
