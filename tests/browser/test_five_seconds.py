@@ -38,7 +38,7 @@ VERDICTS: Final[Mapping[str, tuple[str, str]]] = {
         "bad",
         r"No live worker of the pool short knows the task shop\.pcak: 1 run waits\. Did you mean shop\.pack\?",
     ),
-    "no-workers": ("bad", r"No worker is connected: 1 run waits in the pool short\."),
+    "no-workers": ("bad", r"No worker for tasks is connected: 1 run waits in the pool short\."),
     "slow-database": ("warn", r"The database is slow: a round trip from the server takes [\d,]+ ms\."),
     "orphan": (
         "warn",
@@ -264,11 +264,19 @@ def test_the_overview_says_what_is_wrong(
         return ask(base, "GET", "overview", tenant=installation.tenant)["verdict"]
 
     until(lambda: re.fullmatch(sentence, verdict()["text"]), f"the verdict of {state}, not {verdict()['text']!r}")
-    assert verdict()["tone"] == tone
+    found = verdict()
+    assert found["tone"] == tone
+    worst, *others = [problem["text"] for problem in found["problems"]] or [found["text"]]
+    assert found["text"].startswith(worst.rstrip("."))
     eye = look(installation.console, tenant=installation.tenant)
     page = eye.go()
-    expect(page.locator(".verdict .said")).to_have_text(re.compile(f"^{sentence}$"))
-    expect(page.locator(".verdict")).to_have_class(re.compile(f"tone-{tone}"))
+    shown = page.locator(".verdict")
+    if state in {"slow-database", "lagging-pool"}:  # the numbers change while the page loads
+        expect(shown.locator(".said")).to_have_text(re.compile(sentence.partition(r"\.")[0].partition("(")[0]))
+    else:
+        expect(shown.locator(".said")).to_have_text(worst)
+        expect(shown.locator(".problems li")).to_have_text(others)
+    expect(shown).to_have_class(re.compile(f"tone-{tone}"))
     PICTURES.mkdir(parents=True, exist_ok=True)
     page.set_viewport_size({"width": 1440, "height": 900})
     page.screenshot(path=PICTURES / f"{state}.png")

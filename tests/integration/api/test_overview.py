@@ -129,14 +129,18 @@ def pool(**changes: Any) -> HealthFacts:
         (schedulers(waits_for="kafka"), "warn", "A scheduler waits for kafka."),
         (pool(), "good", "All is well: 12 jobs, and nothing is late or failing."),
         (served(pool(workers=0, slots=0)), "bad", "3 runs wait in the pool short, and no worker serves it."),
-        (pool(workers=0, slots=0), "bad", "No worker is connected: 3 runs wait in the pool short."),
+        (pool(workers=0, slots=0), "bad", "No worker for tasks is connected: 3 runs wait in the pool short."),
         (
             replace(WELL, pools=[replace(WELL.pools[0], pool=name, ready=1, workers=0) for name in ("a", "b")]),
             "bad",
-            "No worker is connected: 2 runs wait in 2 pools.",
+            "No worker for tasks is connected: 2 runs wait in 2 pools.",
         ),
         (pool(workers=0, ready=0), "good", "All is well: 12 jobs, and nothing is late or failing."),
-        (replace(pool(workers=0, ready=0), needs_workers=True), "bad", "No worker is connected: no job can run."),
+        (
+            replace(pool(workers=0, ready=0), needs_workers=True),
+            "bad",
+            "No worker for tasks is connected: only HTTP jobs can run.",
+        ),
         (
             replace(WELL, pools=[*WELL.pools, *(replace(WELL.pools[0], pool=n, ready=1, workers=0) for n in "ab")]),
             "bad",

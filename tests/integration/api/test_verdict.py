@@ -60,10 +60,10 @@ async def test_all_is_well_with_a_worker_and_a_job(api: httpx2.AsyncClient) -> N
 async def test_without_any_worker_nothing_is_well(api: httpx2.AsyncClient) -> None:
     assert (await verdict(api))["text"] == "There are no jobs yet."
     await create(api)
-    assert (await verdict(api))["text"] == "No worker is connected: no job can run."
+    assert (await verdict(api))["text"] == "No worker for tasks is connected: only HTTP jobs can run."
     await api.post(f"{API}/jobs/a/run", json={})
     found = await verdict(api)
-    assert (found["tone"], found["text"]) == ("bad", "No worker is connected: 1 run waits in the pool short.")
+    assert (found["tone"], found["text"]) == ("bad", "No worker for tasks is connected: 1 run waits in the pool short.")
     assert found["problems"][0]["link"] == "workers"
 
 

@@ -373,13 +373,16 @@ def _workers(facts: HealthFacts) -> Iterator[Attention]:
     if not _no_workers(facts) or not (waiting or facts.needs_workers):
         return
     if not waiting:
-        text, fix = "No worker is connected: no job can run.", "bellringer worker APP"
+        text, fix = "No worker for tasks is connected: only HTTP jobs can run.", "bellringer worker APP"
     elif len(waiting) == 1:
-        text = f"No worker is connected: {_waiting_runs(waiting[0].ready)} in the pool {waiting[0].pool}."
+        text = f"No worker for tasks is connected: {_waiting_runs(waiting[0].ready)} in the pool {waiting[0].pool}."
         fix = f"bellringer worker APP --pool {shlex.quote(waiting[0].pool)}=10"
     else:
         ready = sum(pool.ready for pool in waiting)
-        text, fix = f"No worker is connected: {_waiting_runs(ready)} in {len(waiting)} pools.", "bellringer worker APP"
+        text, fix = (
+            f"No worker for tasks is connected: {_waiting_runs(ready)} in {len(waiting)} pools.",
+            "bellringer worker APP",
+        )
     since = min((pool.since for pool in waiting if pool.since), default=None)
     yield Attention(kind="no_workers", tone=BAD, text=text, since=since, fix=fix)
 
