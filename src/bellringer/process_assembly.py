@@ -132,7 +132,8 @@ def run_server(
         store = stores.store
         cache = await create_cache(config, store, clock)
         opened.push_async_callback(cache.close)
-        api = await _create_api(config, stores, clock, egress, cache, insecure=insecure, settings=settings)
+        roles = ["api", *(["scheduler"] if with_scheduler else []), *(["http_worker"] if config.http_slots else [])]
+        api = await _create_api(config, stores, clock, egress, cache, insecure=insecure, settings=settings, roles=roles)
         source.attach(api)
         scheduler = await _create_scheduler(config, store) if with_scheduler else None
         parts = [_serve(api, listening, stop, config), _measure(stop, "server")]
@@ -164,6 +165,7 @@ async def _create_api(
     *,
     insecure: bool,
     settings: Sequence[DescribedSetting],
+    roles: Sequence[str],
 ) -> Api:
     from bellringer.api.app import create_app  # noqa: PLC0415 - workers and schedulers do not need it
     from bellringer.api.http.auth import Authenticator  # noqa: PLC0415
@@ -191,6 +193,7 @@ async def _create_api(
         guide=DocsSite(config.docs_site) if config.docs_site else None,
         queue_depths=broker.queue_depths() if broker else None,
         settings=[Setting(**setting._asdict()) for setting in settings],
+        roles=roles,
         unknown_tasks=config.unknown_tasks,
         idempotency_keys=config.idempotency_keys,
         payload_codec=load_codec(config.payload_codec, config.payload_keys),

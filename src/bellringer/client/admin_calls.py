@@ -248,7 +248,7 @@ class ClusterCalls:
 
     @call(Routes.settings)
     def settings(self) -> Settings:
-        """List the settings of the server and the source of each."""
+        """List the settings of the server process that handles the request, and the source of each."""
 
     @call(Routes.version)
     def version(self) -> Version:

@@ -25,7 +25,8 @@ select key.job_id, key.scheduled_for, key.slot, job.name as job, task.name as ta
             else jsonb_strip_nulls(jsonb_build_object('type', left(last.error ->> 'type', 200), 'message',
                                                       left(last.error ->> 'message', 300), 'reason',
                                                       left(last.error ->> 'reason', 300), 'cut', true)) end as error,
-       last.attempt as last_attempt, last.started_at as last_started_at, first.first_started_at,
+       last.attempt as last_attempt, last.started_at as last_started_at, tried.first_started_at,
+       tried.last_worker_id,
        case when run.cause = 'schedule' then job.jitter_by end as jitter_by
 from unnest($2::uuid[], $3::timestamptz[], $4::bigint[])
 with ordinality key (job_id, scheduled_for, slot, nth)
@@ -50,9 +51,12 @@ left join lateral (
     and attempt.ends_as is not null and attempt.scheduled_for between $5 and $6
   order by attempt.finished_at desc, attempt.attempt desc limit 1) last on true
 left join lateral (
-  select min(attempt.started_at) as first_started_at from attempts attempt
+  select min(attempt.started_at) as first_started_at,
+         (array_agg(attempt.worker_id order by attempt.finished_at desc, attempt.attempt desc)
+            filter (where attempt.worker_id is not null))[1] as last_worker_id
+  from attempts attempt
   where attempt.job_id = key.job_id and attempt.scheduled_for = key.scheduled_for and attempt.slot = key.slot
-    and attempt.scheduled_for between $5 and $6) first on true
+    and attempt.scheduled_for between $5 and $6) tried on true
 where run.job_id is not null or timer.job_id is not null
 order by key.nth
 

@@ -116,7 +116,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     first_started_at: datetime | None
     jitter_by: timedelta | None  # the delay of its job's runs after their time
     finished_at: datetime | None
-    worker_id: int | None
+    worker_id: int | None  # the worker that executes the run, or that executed its last attempt
     blocked: int
     cancel_requested: bool
     progress: Any
@@ -146,9 +146,12 @@ _ATTEMPTS: Final = msgspec.json.Decoder(list[AttemptRow])
 
 
 class AttemptSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A summary of the attempts of a run: the start of the first and, if the run has ended, the result of the last."""
+    """A summary of the attempts of a run: the start of the first, the worker of the last and, if the run has ended, the
+    result of the last.
+    """
 
     first_started_at: datetime | None
+    worker_id: int | None
     ends_as: str | None
     attempt: int | None
     started_at: datetime | None
@@ -162,6 +165,7 @@ class AttemptSummary(msgspec.Struct, frozen=True, kw_only=True):
         last = next((a for a in reversed(attempts) if a.ends_as is not None), None)
         return cls(
             first_started_at=min((a.started_at for a in attempts if a.started_at is not None), default=None),
+            worker_id=next((a.worker_id for a in reversed(attempts) if a.worker_id is not None), None),
             ends_as=last.ends_as if last else None,
             attempt=last.attempt if last else None,
             started_at=last.started_at if last else None,
@@ -400,6 +404,7 @@ def _attempted(row: asyncpg.Record) -> AttemptSummary:
     """Decodes a row of a list, which has no attempts."""
     return AttemptSummary(
         first_started_at=row["first_started_at"],
+        worker_id=row["last_worker_id"],
         ends_as=row["ends_as"],
         attempt=row["last_attempt"],
         started_at=row["last_started_at"],
@@ -446,7 +451,7 @@ def read_run(row: asyncpg.Record, attempted: AttemptSummary | None = None) -> Ru
         first_started_at=attempted.first_started_at or row["claimed_at"],
         jitter_by=row["jitter_by"],
         finished_at=attempted.finished_at if ended else None,
-        worker_id=row["worker_id"],
+        worker_id=attempted.worker_id if row["worker_id"] is None else row["worker_id"],
         blocked=row["blocked"] or 0,
         cancel_requested=bool(row["cancel_requested"]),
         progress=_json(row["progress"]),

@@ -81,7 +81,7 @@ select run.job_id, run.scheduled_for, run.slot, job.name as job, task.name as ta
        null::jsonb as spec, queued.available_at, queued.attempt as queue_attempt, queued.worker_id, queued.claimed_at,
        queued.blocked, queued.cancel_requested, queued.progress, timer.due_at, timer.attempt as timer_attempt,
        last.ends_as::text as ends_as, last.finished_at, null::jsonb as result, last.error, last.attempt as last_attempt,
-       last.started_at as last_started_at, first.first_started_at,
+       last.started_at as last_started_at, tried.first_started_at, tried.last_worker_id,
        case when run.cause = 'schedule' then job.jitter_by end as jitter_by
 from (
   select * from runs
@@ -101,9 +101,12 @@ left join lateral (
     and attempt.ends_as is not null
   order by attempt.finished_at desc, attempt.attempt desc limit 1) last on true
 left join lateral (
-  select min(attempt.started_at) as first_started_at from attempts attempt
+  select min(attempt.started_at) as first_started_at,
+         (array_agg(attempt.worker_id order by attempt.finished_at desc, attempt.attempt desc)
+            filter (where attempt.worker_id is not null))[1] as last_worker_id
+  from attempts attempt
   where attempt.job_id = run.job_id and attempt.scheduled_for = run.scheduled_for
-    and attempt.slot = run.slot) first on true
+    and attempt.slot = run.slot) tried on true
 order by run.scheduled_for desc, run.slot desc
 
 -- name: replay

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -104,6 +104,11 @@ async def list_all(store: Store) -> list[WorkerRow]:
 async def get(store: Store, worker_id: int) -> WorkerRow | None:
     row = await store.pool.fetchrow(_SQL.get, worker_id)
     return None if row is None else _row(row)
+
+
+async def find_names(store: Store, ids: Collection[int]) -> dict[int, str]:
+    """Returns the names of these workers; workers that were forgotten are left out."""
+    return {row["worker_id"]: row["name"] for row in await store.pool.fetch(_SQL.names, list(ids))} if ids else {}
 
 
 def _row(row: asyncpg.Record) -> WorkerRow:

@@ -47,6 +47,9 @@ select worker_id, name, host, pid, version, pools, state, busy, asked, started_a
 from workers worker
 where worker_id = $1
 
+-- name: names
+select worker_id, name from workers where worker_id = any ($1::int[])
+
 -- name: forget
 delete from workers w
 where state in ('lost', 'stopped') and seen_at < clock_timestamp() - interval '7 days'

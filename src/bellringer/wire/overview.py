@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from msgspec import field
+from msgspec import UNSET, UnsetType, field
 
 from bellringer.wire.cluster import Shards
 from bellringer.wire.models import Count, ResponseModel
@@ -228,10 +228,19 @@ class Setting(ResponseModel, frozen=True):
     where: str
 
 
+class ServerProcess(ResponseModel, frozen=True):
+    """The process that handled the request. `roles` lists what it runs: api, scheduler, http_worker."""
+
+    host: str
+    pid: int
+    roles: list[str]
+
+
 class Settings(ResponseModel, frozen=True):
-    """The settings of the server, in the order of the documentation."""
+    """The settings of the process that handled the request, in the order of the documentation."""
 
     items: list[Setting]
+    process: ServerProcess | UnsetType = UNSET
 
 
 class Version(ResponseModel, frozen=True):

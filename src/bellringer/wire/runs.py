@@ -111,6 +111,7 @@ class NodeOf(ResponseModel, frozen=True):
 class RunItem(ResponseModel, frozen=True):
     """A run in a list, without its large fields.
 
+    `worker_id` is the worker that executes the run or that executed its last attempt; lists add its name as `worker`.
     Runs of workflow nodes have `workflow`; runs of workflows have `has_nodes`.
     """
 
@@ -140,6 +141,7 @@ class RunItem(ResponseModel, frozen=True):
     blocked: list[str]
     workflow: NodeOf | UnsetType = UNSET
     has_nodes: bool | UnsetType = UNSET
+    worker: str | UnsetType = UNSET
 
 
 class RunUpstream(ResponseModel, frozen=True):

@@ -79,6 +79,10 @@ async def test_only_operators_of_the_installation_see_hosts_and_processes(
     for path in (f"{API}/runs/{run['run_id']}", f"{API}/runs/{run['run_id']}/attempts", f"{API}/runs"):
         text = (await client.get(path, headers=by(everyone["tenant viewer"]))).text
         assert hides(text), (path, text)
+    [listed] = (await client.get(f"{API}/runs", headers=by(everyone["tenant viewer"]))).json()["items"]
+    assert (listed["worker_id"], listed["worker"]) == (worker_id, f"worker-{worker_id}")
+    [listed] = (await client.get(f"{API}/runs", headers=by(operator))).json()["items"]
+    assert listed["worker"] == f"{HOST}-{PID}"
     attempt = (await client.get(f"{API}/runs/{run['run_id']}", headers=by(operator))).json()["attempts"][0]
     assert (attempt["worker_id"], attempt["worker"]) == (worker_id, f"worker-{worker_id}")
 

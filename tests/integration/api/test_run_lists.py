@@ -135,6 +135,25 @@ async def test_a_worker_is_found_by_what_it_runs_and_has_run(api: httpx2.AsyncCl
     assert await _ids(api, worker=worker + 1) == []
 
 
+async def test_lists_name_the_worker_of_the_last_attempt(
+    api: httpx2.AsyncClient, some: dict[str, str], store: Store
+) -> None:
+    [running] = (await _page(api, state="running"))["items"]
+    number = running["worker_id"]
+    name = await store.pool.fetchval("select name from workers where worker_id = $1", number)
+    listed = {run["run_id"]: run for run in (await _page(api))["items"]}
+    for state in ("running", "succeeded", "dead", "retrying", "far"):
+        run = listed[some[state]]
+        assert (run["worker_id"], run["worker"]) == (number, name), state
+        assert (await api.get(f"/api/v1/runs/{some[state]}")).json()["worker_id"] == number
+    for state in ("cancelled", "blocked", "queued"):  # no worker has attempted them
+        assert listed[some[state]]["worker_id"] is None, state
+        assert "worker" not in listed[some[state]], state
+    await store.pool.execute("delete from workers where worker_id = $1", number)  # workers are forgotten after a week
+    [dead] = (await _page(api, state="dead"))["items"]
+    assert (dead["worker_id"], dead["worker"]) == (number, f"worker-{number}")
+
+
 async def test_a_range_of_time_takes_its_start_and_not_its_end(api: httpx2.AsyncClient, some: dict[str, str]) -> None:
     [dead] = (await _page(api, state="dead"))["items"]
     moment = datetime.fromisoformat(dead["scheduled_for"])

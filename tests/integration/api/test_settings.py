@@ -87,7 +87,14 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
 async def test_who_runs_the_installation_reads_them(store: Store, catalog: Catalog, tenants: Store) -> None:
     authenticator = Authenticator(store, catalog, AuthSettings(root_key=ROOT))
     app = create_app(
-        store, catalog, tenants, version="1", clock=SystemClock(), authenticator=authenticator, settings=TOLD
+        store,
+        catalog,
+        tenants,
+        version="1",
+        clock=SystemClock(),
+        authenticator=authenticator,
+        settings=TOLD,
+        roles=["api", "scheduler"],
     )
     key = generate_api_key()
     await api_keys.add(store, key, tenant_id=1, name="k", role="admin", who="test")
@@ -99,6 +106,8 @@ async def test_who_runs_the_installation_reads_them(store: Store, catalog: Catal
         found = await get(ROOT)
         assert found.status_code == 200
         assert [item["name"] for item in found.json()["items"]] == [setting.name for setting in TOLD]
+        process = {"host": socket.gethostname(), "pid": os.getpid(), "roles": ["api", "scheduler"]}
+        assert found.json()["process"] == process
         assert (await get(key.text)).status_code == 404  # to a tenant's caller it is not there
         assert (await api.get("/api/v1/settings")).status_code == 401
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
+import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -40,7 +42,7 @@ from bellringer.store.overview import (
 from bellringer.store.sql_functions import Functions, load_functions
 from bellringer.store.task_pauses import TaskPauseRow
 from bellringer.wire.models import Count
-from bellringer.wire.overview import Attention, OverviewProblem, Readiness, Settings, Verdict
+from bellringer.wire.overview import Attention, OverviewProblem, Readiness, ServerProcess, Settings, Verdict
 from bellringer.wire.routes import Routes
 
 READINESS_TIMEOUT_SECONDS: Final = 1.0
@@ -104,9 +106,11 @@ def _schema() -> tuple[tuple[migrate.Migration, ...], Functions]:
 
 @operation(Routes.settings, role=Role.ADMIN, everywhere=True)
 async def get_settings(call: RequestContext) -> Response:
-    """Returns the settings of this server; of secrets only whether they are set."""
+    """Returns the settings of the process that handles the request; of secrets only whether they are set."""
     call.query()
-    return reply(Settings(items=list(call.service.settings)))
+    service = call.service
+    process = ServerProcess(host=socket.gethostname(), pid=os.getpid(), roles=list(service.roles))
+    return reply(Settings(items=list(service.settings), process=process))
 
 
 MAX_ATTENTION_ITEMS: Final = 8

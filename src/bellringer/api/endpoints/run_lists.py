@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 from typing import Annotated, Final
@@ -30,7 +30,7 @@ from bellringer.api.http.request import BigInt, RequestContext, check_utc, find_
 from bellringer.api.render import documents
 from bellringer.core.runs import Cause, RunKey
 from bellringer.errors import InvalidInput
-from bellringer.store import jobs, run_lists, workflows
+from bellringer.store import jobs, run_lists, workers, workflows
 from bellringer.store.run_lists import STATES, RunFilter, RunPosition
 from bellringer.wire.decode import Gathering, instant
 from bellringer.wire.models import Count
@@ -177,14 +177,24 @@ async def _page(call: RequestContext, wanted: RunFilter, *, count: bool) -> Resp
     shown = await run_lists.load_runs(call.reads, tenant_id, found.keys)
     nodes = [run.key for run in shown if run.cause == Cause.WORKFLOW]
     placed = await workflows.find_node_placements(call.reads, tenant_id, nodes)
+    names = await _worker_names(call, {run.worker_id for run in shown if run.worker_id is not None})
     return reply(
         RunPage(
-            items=[documents.render_run_item(run, placed.get(run.key)) for run in shown],
+            items=[
+                documents.render_run_item(run, placed.get(run.key), worker=names.get(run.worker_id, UNSET))
+                for run in shown
+            ],
             next_cursor=call.cursor_to(of, _mark(found.stop)) if found.stop else None,
             scanned=found.scanned,
             count=await count_runs(call, wanted) if count else UNSET,
         )
     )
+
+
+async def _worker_names(call: RequestContext, ids: Collection[int]) -> dict[int | None, str]:
+    """Returns the names of workers, as far as the caller may see them."""
+    known = await workers.find_names(call.reads, ids) if documents.sees_machines(call.caller) else {}
+    return {number: documents.worker_name(number, known.get(number, f"worker-{number}"), call.caller) for number in ids}
 
 
 def _mark(place: RunPosition) -> PlaceMark:

@@ -135,6 +135,7 @@ class AppState:
     queue_depths: QueueDepths | None = None  # the backlog of a message broker
     settings: Sequence[Setting] = ()  # the settings of this process, for display
     run_retention: timedelta | None = None  # how long runs are kept
+    roles: Sequence[str] = ("api",)  # what this process runs, for display
     payload_codec: PayloadCodec | None = None  # encrypts arguments that arrive unencrypted
     public_url: str | None = None  # the address under which callers reach this installation
 

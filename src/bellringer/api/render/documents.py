@@ -17,7 +17,7 @@ from bellringer.core.redaction import PROGRESS_PATHS_FIELD, redact_arguments, re
 from bellringer.core.retry_policy import Retry
 from bellringer.core.run_blocked_flags import Blocked
 from bellringer.core.run_traces import trace_id_of
-from bellringer.core.runs import Cause, RunKey, Spec, State, UpstreamRun
+from bellringer.core.runs import Cause, RunKey, Spec, UpstreamRun
 from bellringer.durations import format_duration
 from bellringer.egress.targets import hide_target_secrets
 from bellringer.engine import drift as drifts
@@ -136,11 +136,13 @@ def _describe_start(stored: jobs.JobRow) -> str:
     return text[0].upper() + text[1:]
 
 
-def render_run_item(stored: runs.RunRow, placed: NodePlacement | None = None) -> RunItem:
+def render_run_item(
+    stored: runs.RunRow, placed: NodePlacement | None = None, *, worker: str | UnsetType = UNSET
+) -> RunItem:
     values = _run(stored)
     if placed is not None:
         values["workflow"] = node_of(placed)
-    return RunItem(**values)
+    return RunItem(**values, worker=worker)
 
 
 def render_run(
@@ -150,14 +152,10 @@ def render_run(
     created: bool | None = None,
     placed: NodePlacement | None = None,
 ) -> Run:
-    """Renders a run with its attempts. For an ended run `worker` is the last attempt's worker. `placed` is set for
-    workflow nodes.
-    """
+    """Renders a run with its attempts. `placed` is set for workflow nodes."""
     values = _run(stored)
     if placed is not None:
         values["workflow"] = node_of(placed, stored.spec)
-    if tries and stored.state is not State.RUNNING:
-        values["worker_id"] = tries[-1].worker_id
     spec = stored.spec or Spec()
     args, kwargs = _shown_arguments(spec, is_http=stored.task == HTTP_TASK, paths=spec.redact)
     return Run(
