@@ -22,11 +22,28 @@ export function address(path, terms = {}) {
   return BASE + path + (text && `?${text}`);
 }
 
-/** Navigates to a page. `replace`: replace the current history entry. */
-export function navigate(path, terms = {}, { replace = false } = {}) {
+let ask = null; // asks before the page is left, see `askBeforeLeaving`
+let entry = history.state?.entry ?? 0; // number of the current history entry
+history.replaceState({ entry }, "");
+
+/**
+ * Until the returned function is called, every navigation to another page calls `question(go)` instead; `go()` continues it. Changes of the
+ * query are not asked about: they stay on the page.
+ */
+export function askBeforeLeaving(question) {
+  ask = question;
+  return () => {
+    if (ask === question) ask = null;
+  };
+}
+
+/** Navigates to a page. `replace`: replace the current history entry; `leave`: do not ask whether to leave the page. */
+export function navigate(path, terms = {}, { replace = false, leave = false } = {}) {
   const href = address(path, terms);
   if (href === location.pathname + location.search) return;
-  history[replace ? "replaceState" : "pushState"](null, "", href);
+  if (ask && !leave && path !== route.peek().path) return void ask(() => navigate(path, terms, { replace, leave: true }));
+  if (!replace) entry += 1;
+  history[replace ? "replaceState" : "pushState"]({ entry }, "", href);
   route.value = currentRoute();
   if (!replace) scrollTo(0, 0);
 }
@@ -37,7 +54,28 @@ export function setQuery(terms, options = { replace: true }) {
   navigate(route.peek().path, { ...all, ...terms }, options);
 }
 
-addEventListener("popstate", () => (route.value = currentRoute()));
+let whenBack = null; // called when the history is at the page that the user may not want to leave
+
+// Back and Forward have changed the address already: it is restored before the user is asked.
+addEventListener("popstate", ({ state }) => {
+  const to = state?.entry ?? entry + 1; // an entry without a number is a new one, such as that of a link to a heading
+  const steps = to - entry;
+  if (whenBack) {
+    const then = whenBack;
+    whenBack = null;
+    return void then();
+  }
+  if (ask && steps && currentRoute().path !== route.peek().path) {
+    whenBack = () => ask?.(() => {
+      ask = null;
+      history.go(steps);
+    });
+    return void history.go(-steps);
+  }
+  entry = to;
+  if (!state) history.replaceState({ entry }, "");
+  route.value = currentRoute();
+});
 
 // Links inside the console navigate without a page load. Modified clicks, other targets and other sites are left to the browser.
 addEventListener("click", (event) => {

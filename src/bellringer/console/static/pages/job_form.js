@@ -1,5 +1,5 @@
 // Form to create, edit or duplicate a job. The server previews the schedule while the user types, and a dry run of a change before it is saved.
-import { html, useEffect, useId, useMemo, useState } from "../lib/html.js";
+import { html, useEffect, useId, useMemo, useRef, useState } from "../lib/html.js";
 import { request, get, may, part } from "../lib/api.js";
 import { useData } from "../lib/page_data.js";
 import { write } from "../lib/json.js";
@@ -8,9 +8,11 @@ import { Card, CopyAs, Link, Loading, ErrorMessage, Time } from "../parts/elemen
 import { openDialog, notify } from "../parts/dialog.js";
 import { Arguments, JsonField, useTask } from "../parts/arguments.js";
 import { Changes } from "../parts/diff.js";
-import { DateTimeField, SelectField, TextField, Checkbox, faultsAt } from "../parts/field.js";
-import { EMPTY, createRequest, documentOf, draftOf, mergePatch, mapPointers, scheduleOf, inexpressible } from "../parts/job_draft.js";
+import { DateTimeField, FormError, SelectField, TextField, Checkbox, faultsAt, useFocusOnFault } from "../parts/field.js";
+import { EMPTY, createRequest, documentOf, draftOf, draftOfSchedule, mergePatch, mapPointers, scheduleOf, inexpressible } from "../parts/job_draft.js";
 import { Preview } from "../parts/schedule.js";
+import { CronPresets, ScheduleInEnglish } from "../parts/schedule_input.js";
+import { useUnsavedWarning } from "../parts/unsaved_changes.js";
 
 const KINDS = {
   cron: "Cron: fixed times",
@@ -69,25 +71,25 @@ function Form({ job, etag, edits, reload }) {
   const patch = edits ? mergePatch(documentOf(first), documentOf(draft)) : null;
   const inexpressibleFields = edits ? inexpressible(documentOf(first), documentOf(draft)).map((name) => ({ pointer: `/${name}`, ...NULL })) : [];
   const changed = edits ? Object.keys(patch) : [];
-  const dirty = edits ? changed.length > 0 : draft !== first;
-  useUnsavedWarning(dirty && !busy);
-  useEffect(() => {
-    const marked = error ? [...document.querySelectorAll('.job-form [aria-invalid="true"]')] : [];
-    for (const one of marked) one.closest("details")?.setAttribute("open", ""); // open the section that contains the invalid field
-    marked[0]?.focus();
-  }, [error]);
-  const faults = [...mapPointers(error?.errors ?? []), ...previewed, ...inexpressibleFields];
+  const isInvalid = Object.values(wrong).some(Boolean);
+  const dirty = edits ? changed.length > 0 : draft !== first && write(documentOf(draft)) !== write(documentOf(first));
+  const fields = useRef(null);
+  useUnsavedWarning((dirty || isInvalid) && !busy);
+  useFocusOnFault(fields, error);
+  const refused = mapPointers(error?.errors ?? []);
+  const faults = [...withoutRepeats([...refused, ...previewed]), ...inexpressibleFields];
   const form = {
     draft,
     tasks,
     known,
     wish: (name, usual) => (edits ? usual : taskDefault(known?.defaults ?? {}, name) ?? usual),
+    change: (more) => setDraft((old) => ({ ...old, ...more })),
     set: (name) => (value) => setDraft((old) => ({ ...old, [name]: value })),
     inner: (group, name) => (value) => setDraft((old) => ({ ...old, [group]: { ...old[group], [name]: value } })),
     at: (pointer) => faultsAt(faults, pointer),
     refuse: (name) => (value) => setWrong((old) => ({ ...old, [name]: value })),
   };
-  const ready = !busy && !Object.values(wrong).some(Boolean) && inexpressibleFields.length === 0 && (!edits || dirty);
+  const ready = !busy && !isInvalid && inexpressibleFields.length === 0 && (!edits || dirty);
   async function submit(event) {
     event.preventDefault();
     if (edits) return void review({ job, etag, patch, fail: setError, reload });
@@ -96,7 +98,7 @@ function Form({ job, etag, edits, reload }) {
     try {
       const { data } = await request("POST", "jobs", { body: createRequest(draft) });
       notify(`Created ${data.name}`);
-      navigate(`jobs/${part(data.job_id)}`);
+      navigate(`jobs/${part(data.job_id)}`, {}, { leave: true });
     } catch (problem) {
       setError(problem);
       setBusy(false);
@@ -107,15 +109,15 @@ function Form({ job, etag, edits, reload }) {
     ${job.name}<//> / `}${edits ? "edit" : "new"}</nav>
     <header class="head"><h1>${title}</h1>${edits && html`<span class="mute">revision ${job.revision}</span>`}<span class="gap"></span>
       ${edits ? html`<${CopyAs} method="PATCH" path=${`jobs/${part(job.job_id)}`} body=${patch} />` : html`<${CopyAs} method="POST" path="jobs"
-        body=${Object.values(wrong).some(Boolean) ? {} : createRequest(draft)} />`}</header>
+        body=${isInvalid ? {} : createRequest(draft)} />`}</header>
     ${!may("editor") && html`<p class="tone-warn">You can view this form but not save it: that requires the role editor.</p>`}
-    <form class="job-form" onSubmit=${submit} novalidate>
+    <form ref=${fields} class="job-form" onSubmit=${submit} novalidate>
       <div class="sections"><${TaskSection} form=${form} /><${TimingSection} form=${form} /><${FailureSection} form=${form} /><${PoolSection} form=${form} /><${LabelSection} form=${form} />
         </div>
       <aside class="beside"><${Card} title="Preview"><${SchedulePreview} draft=${draft} hear=${setPreviewed} /><//>
         ${edits && html`<${Card} title="Changes">${dirty ? html`<ul>${changed.map((name) => html`<li key=${name}>
           ${name.replaceAll("_", " ")}</li>`)}</ul>` : html`<p class="mute">No changes yet.</p>`}<//>`}
-        <${ErrorMessage} error=${error} reload=${error?.status === 412 ? reload : undefined} />
+        <${FormError} error=${error} faults=${refused.filter((one) => faults.includes(one))} reload=${error?.status === 412 ? reload : undefined} />
         <div class="actions"><${Link} class="button" to=${job ? `jobs/${part(job.job_id)}` : "jobs"}>Cancel<//>
           <button type="submit" class="main" disabled=${!ready || !may("editor")}>${edits ? "Review changes …" : "Create job"}</button></div>
       </aside>
@@ -128,14 +130,8 @@ function taskDefault(defaults, name) {
   return value === undefined || value === null ? undefined : `${Array.isArray(value) ? value.join(", ") : value} (task default)`;
 }
 
-/** Lets the browser ask before unsaved input is lost. */
-function useUnsavedWarning(dirty) {
-  useEffect(() => {
-    const hold = (event) => dirty && event.preventDefault();
-    addEventListener("beforeunload", hold);
-    return () => removeEventListener("beforeunload", hold);
-  }, [dirty]);
-}
+/** The preview and the refused request report the same errors of a schedule: each is shown once. */
+const withoutRepeats = (faults) => faults.filter((one, n) => faults.findIndex((other) => other.pointer === one.pointer && other.detail === one.detail) === n);
 
 const NULL = { detail: "a change cannot set null here, because null removes the field", hint: "omit it, or PUT the whole job" };
 
@@ -183,9 +179,12 @@ function TimingSection({ form }) {
   const text = (name, label, hint, more = {}) => html`<${TextField} label=${label} hint=${hint} value=${s[name]} set=${inner("schedule", name)}
     faults=${at(`/schedule/${name}`)} ...${more} />`;
   const timetable = draft.kind === "cron" || draft.kind === "rrule";
+  const use = (schedule) => form.change(draftOfSchedule(schedule));
   return html`<${Card} title="Timing" wide=${true}>
+    <${ScheduleInEnglish} zone=${s.tz} use=${use} />
     <div class="fields">
       <${SelectField} label="Schedule" of=${KINDS} value=${draft.kind} set=${set("kind")} faults=${at("/schedule").filter((one) => one.pointer === "/schedule")} />
+      ${draft.kind === "cron" && html`<${CronPresets} schedule=${s} set=${inner("schedule", "cron")} />`}
       ${draft.kind === "cron" && text("cron", "Cron expression", CRON_HINT, { mono: true, placeholder: "30 2 * * *" })}
       ${draft.kind === "rrule" && html`${text("rrule", "Rule", "RFC 5545", { mono: true, placeholder: "FREQ=MONTHLY;BYDAY=-1FR" })}
         ${text("start", "Start", "local time of the first occurrence", { type: "datetime-local" })}`}
@@ -328,7 +327,7 @@ function review({ job, etag, patch, fail, reload }) {
         await request("PATCH", path, { body: patch, etag });
         close();
         notify(`Saved ${job.name}`);
-        navigate(path);
+        navigate(path, {}, { leave: true });
       } catch (one) {
         setError(one);
         setBusy(false);

@@ -1,11 +1,13 @@
 // A form in a dialog.
-import { html, useState } from "../lib/html.js";
-import { ErrorMessage } from "./elements.js";
+import { html, useRef, useState } from "../lib/html.js";
+import { FormError, useFocusOnFault } from "./field.js";
 
-/** `act()` submits the form; a defined result closes the dialog. `children(faults)` renders the fields. */
+/** `act()` submits the form; a defined result closes the dialog. `children(faults)` renders the fields, which show the errors at their pointers. */
 export function DialogForm({ close, verb, act, ready = true, children }) {
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState(null);
+  const form = useRef(null);
+  useFocusOnFault(form, error);
   async function go(event) {
     event.preventDefault();
     setBusy(true);
@@ -17,7 +19,7 @@ export function DialogForm({ close, verb, act, ready = true, children }) {
     }
     setBusy(false);
   }
-  return html`<form onSubmit=${go}>${children(error?.errors ?? [])}<${ErrorMessage} error=${error} />
+  return html`<form ref=${form} onSubmit=${go}>${children(error?.errors ?? [])}<${FormError} error=${error} />
     <div class="actions"><button type="button" onClick=${close}>Cancel</button>
       <button type="submit" class="main" disabled=${busy || !ready}>${verb}</button></div></form>`;
 }

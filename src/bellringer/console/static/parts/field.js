@@ -1,8 +1,44 @@
 // Form fields: label, control, hint and errors, linked with ARIA attributes.
-import { html, useId } from "../lib/html.js";
+import { html, useEffect, useId } from "../lib/html.js";
+import { ErrorMessage } from "./elements.js";
 
-/** The errors at a JSON pointer or below it. */
-export const faultsAt = (faults, pointer) => (faults ?? []).filter((one) => one.pointer === pointer || one.pointer?.startsWith(`${pointer}/`));
+const placed = new WeakSet(); // errors that a field shows
+
+/** The errors that no field shows. */
+export const unplaced = (faults) => faults.filter((one) => !placed.has(one));
+
+/** The errors at a JSON pointer or below it, for the field that shows them. */
+export function faultsAt(faults, pointer) {
+  const found = (faults ?? []).filter((one) => one.pointer === pointer || one.pointer?.startsWith(`${pointer}/`));
+  for (const one of found) placed.add(one);
+  return found;
+}
+
+/**
+ * The part of an error that no field shows, and how many fields are marked. It must be rendered after the fields. `faults`: the errors as they
+ * were passed to `faultsAt`.
+ */
+export function FormError({ error, faults = error?.errors ?? [], reload }) {
+  if (!error) return null;
+  const others = unplaced(faults);
+  if (!faults.length) return html`<${ErrorMessage} error=${error} reload=${reload} />`;
+  const marked = new Set(faults.filter((one) => placed.has(one)).map((one) => one.pointer)).size;
+  return html`<div class="form-error" role="alert">
+    ${marked > 0 && html`<p>${marked === 1 ? "One field needs a correction." : `${marked} fields need a correction.`}</p>`}
+    ${others.map((one) => html`<p key=${one.pointer}>${one.pointer && html`<code>${one.pointer}</code> `}${faultText(one)}</p>`)}
+  </div>`;
+}
+
+/** Moves the focus to the first invalid field of a form when `error` changes. */
+export function useFocusOnFault(form, error) {
+  useEffect(() => {
+    const marked = error ? [...(form.current?.querySelectorAll('[aria-invalid="true"]') ?? [])] : [];
+    for (const one of marked) one.closest("details")?.setAttribute("open", ""); // open the section that contains the invalid field
+    marked[0]?.focus();
+  }, [error]);
+}
+
+export const faultText = (one) => [one.detail ?? one.message, one.hint].filter(Boolean).join(": ");
 
 /** `children(named)` renders the control with the attributes in `named`, which link it to its label, hint and errors. */
 export function Field({ label, hint, faults = [], wide = false, children }) {
@@ -12,8 +48,7 @@ export function Field({ label, hint, faults = [], wide = false, children }) {
   return html`<div class="field ${wide ? "wide" : ""}"><label for=${id}>${label}</label>
     ${children(named)}
     ${hint && html`<small id=${`${id}-hint`}>${hint}</small>`}
-    ${faults.length > 0 && html`<small class="fault tone-bad" id=${`${id}-fault`}>
-      ${faults.map((one) => [one.detail, one.hint].filter(Boolean).join(": ")).join(" · ")}</small>`}
+    ${faults.length > 0 && html`<small class="fault tone-bad" id=${`${id}-fault`}><span aria-hidden="true">⚠</span> ${[...new Set(faults.map(faultText))].join(" · ")}</small>`}
   </div>`;
 }
 

@@ -21,6 +21,16 @@ export const EMPTY = {
   misfire: "fire_once", overlap: "skip", after_completion: "keep", keep_result: false, enabled: true, tags: "",
 };
 
+/** Converts a schedule from the API to the fields `kind`, `schedule` and `seed` of a draft. */
+export function draftOfSchedule(schedule) {
+  const { seed, calendar_digest: _digest, ...one } = schedule;
+  return {
+    kind: kindOf(schedule),
+    schedule: { ...SCHEDULE, ...one, times: one.times === undefined || one.times === null ? "" : String(one.times) },
+    seed: seed ? { of: schedule.cron, value: seed } : null,
+  };
+}
+
 /** Converts a job from the API to a draft. */
 export function draftOf(job) {
   const schedules = job.schedules.map(({ calendar_digest: _digest, ...one }) => one);

@@ -5,6 +5,7 @@ import { request } from "../lib/api.js";
 import { write } from "../lib/json.js";
 import { fromNow, formatTime } from "../lib/time.js";
 import { ErrorMessage, Skeleton } from "./elements.js";
+import { faultText, unplaced } from "./field.js";
 
 const KINDS = ["cron", "rrule", "every", "delay", "at"];
 const FLAGS = {
@@ -98,10 +99,16 @@ export function usePreview(schedule, { job, n = 10, from, mark } = {}) {
 /** Preview next to the form. `onFaults` receives the errors, to be shown at the fields. */
 export function Preview({ schedule, job, onFaults }) {
   const { response, error, busy } = usePreview(schedule, { job });
-  useEffect(() => onFaults?.(error?.errors ?? []), [error]);
+  const [heard, setHeard] = useState(null); // the error whose parts the fields show
+  useEffect(() => {
+    onFaults?.(error?.errors ?? []);
+    setHeard(error);
+  }, [error]);
   return html`<div class="preview" aria-live="polite" aria-busy=${busy}>
     ${!schedule && html`<p class="mute">Enter a schedule to see its next ten fires.</p>`}
-    ${error && (error.errors?.length && onFaults ? html`<p class="tone-bad"><${Icon} name="cross" /> ${error.errors[0].detail}</p>` : html`<${ErrorMessage} error=${error} />`)}
+    ${error && (error.errors?.length && onFaults ? html`<p class="mute">Correct the schedule to see its next fires.</p>
+      ${heard === error && unplaced(error.errors).map((one) => html`<p class="tone-bad"><${Icon} name="warning" /> ${faultText(one)}</p>`)}`
+      : html`<${ErrorMessage} error=${error} />`)}
     ${response && html`<${Meaning} of=${response} /><${Fires} fires=${response.fires} zone=${response.schedule.tz} brief=${true} />
       <${Excluded} of=${response.excluded} />`}
     ${busy && !response && html`<${Skeleton} />`}
