@@ -158,14 +158,14 @@ class Eye:
         self.page.on("pageerror", lambda error: self.wrong.append(f"page error: {error}"))
         self.page.on("console", self._hear)
         self.page.on("request", self._see)
-        self.page.on("dialog", self._refuse)
+        self.page.on("dialog", self.refuse)
 
     def _hear(self, message: ConsoleMessage) -> None:
         refused = re.search(r"status of (\d+)", message.text)
         if message.type == "error" and not (refused and int(refused[1]) in self.refusals):
             self.wrong.append(f"console: {message.text} {message.location.get('url', '')}")
 
-    def _refuse(self, dialog: Dialog) -> None:
+    def refuse(self, dialog: Dialog) -> None:
         self.wrong.append(f"dialog: {dialog.message}")
         dialog.dismiss()
 

@@ -53,7 +53,7 @@ def create(page: Page) -> None:
     page.get_by_label("order", exact=False).first.fill("7")
     page.get_by_label("Schedule", exact=True).select_option("cron")
     page.get_by_label("Cron expression").fill("61 * * * *")
-    expect(page.locator(".preview")).to_contain_text("61")  # said by the server, at the field
+    expect(page.locator(".field", has=page.get_by_label("Cron expression"))).to_contain_text("61")  # said by the server
     page.get_by_label("Cron expression").fill("30 2 * * 1-5")
     page.get_by_label("Time zone").fill("Europe/Paris")
     expect(page.locator(".preview tbody tr")).to_have_count(10)

@@ -2,14 +2,16 @@
 import { html, render, signal, useEffect } from "./lib/html.js";
 import { caller, loginRequired, whoami } from "./lib/api.js";
 import { Icon } from "./lib/icons.js";
-import { MOD_KEY, PAGES, listShortcuts, useShortcuts } from "./lib/shortcuts.js";
-import { key, rail, shortcuts, theme, zone } from "./lib/preferences.js";
+import { PAGES, keyNames, useShortcuts } from "./lib/shortcuts.js";
+import { key, rail, theme, zone } from "./lib/preferences.js";
 import { address, route } from "./lib/router.js";
 import { state as live, toggle } from "./lib/live.js";
-import { Dialogs, Notices, openDialog } from "./parts/dialog.js";
+import { Dialogs, Notices } from "./parts/dialog.js";
 import { ErrorMessage, Skeleton } from "./parts/elements.js";
 import { Login } from "./pages/login.js";
 import { Palette, openPalette } from "./parts/palette.js";
+import { openShortcutSheet } from "./parts/shortcut_sheet.js";
+import "./parts/browser_notifications.js";
 
 // Path → module in pages/. Its default export is a component with the prop `parts`. Modules are imported on first use.
 const ROUTES = [
@@ -105,7 +107,7 @@ function Bar() {
   const who = caller.value;
   return html`<header class="bar">
     <button type="button" class="quiet drawer" aria-label="Menu" aria-expanded=${drawer.value} aria-controls="rail" onClick=${() => (drawer.value = !drawer.value)}><${Icon} name=${drawer.value ? "close" : "menu"} /></button>
-    <button type="button" class="find" onClick=${openPalette}><${Icon} name="search" /> <span>Search or jump to …</span> <kbd>${MOD_KEY} K</kbd></button>
+    <button type="button" class="find" onClick=${openPalette}><${Icon} name="search" /> <span>Search or jump to …</span> <kbd>${keyNames("Mod+K").join(" ")}</kbd></button>
     <span class="gap"></span>
     <button type="button" class="quiet" title="Turn live updates on or off (.)" aria-pressed=${live.value !== "paused"} onClick=${toggle}><${Icon} name=${icon} /> ${word}</button>
     <button type="button" class="quiet preference" title="Time zone of displayed times (z)" onClick=${() => cycle(zone, ["local", "utc", "job"])}><${Icon} name="clock" /> ${{ local: "Local time", utc: "UTC", job: "Job's time zone" }[zone.value]}</button>
@@ -115,20 +117,11 @@ function Bar() {
   </header>`;
 }
 
-function Help() {
-  const groups = Map.groupBy ? Map.groupBy(listShortcuts(), (entry) => entry.group) : new Map([["Shortcuts", listShortcuts()]]);
-  return html`<div class="sheet">
-    ${[...groups].map(([group, entries]) => html`<h3>${group}</h3><dl class="facts">${entries.map((entry) => html`<div><dt>${entry.name.replace("Mod+", `${MOD_KEY} `).split(" ").map((one) => html`<kbd>${one}</kbd> `)}</dt><dd>${entry.what}</dd></div>`)}</dl>`)}
-    <label><input type="checkbox" checked=${shortcuts.value === "on"} onChange=${() => (shortcuts.value = shortcuts.value === "on" ? "off" : "on")} /> Enable single-key shortcuts</label>
-    <div class="actions"><button type="button" autofocus onClick=${() => document.querySelector("dialog[open]")?.dispatchEvent(new Event("cancel"))}>Close</button></div>
-  </div>`;
-}
-
 function App() {
   useEffect(() => void whoami().catch(() => {}), [key.value]);
   useShortcuts(
     {
-      "?": ["show keyboard shortcuts", () => openDialog("Keyboard shortcuts", Help)],
+      "?": ["show keyboard shortcuts", openShortcutSheet],
       ".": ["turn live updates on or off", toggle],
       z: ["switch the time zone", () => cycle(zone, ["local", "utc", "job"])],
       t: ["switch the theme", () => cycle(theme, ["system", "light", "dark"])],

@@ -26,6 +26,7 @@ export const zone = preference("zone", "local"); // local, utc, job
 export const shortcuts = preference("shortcuts", "on"); // on, off: single-key shortcuts
 export const rail = preference("rail", "wide");
 export const filters = preference("filters", "{}"); // JSON: page → named filters
+export const notifications = preference("notifications", "off"); // on, off: notifications of the browser
 export const key = preference("key", null, sessionStorage);
 export const tenant = preference("tenant", null, sessionStorage);
 

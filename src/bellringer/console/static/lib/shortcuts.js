@@ -3,8 +3,14 @@ import { useEffect } from "./html.js";
 import { navigate } from "./router.js";
 import { shortcuts } from "./preferences.js";
 
-/** The name of the key that starts commands on this platform. */
-export const MOD_KEY = /Mac|iPhone|iPad/.test(navigator.platform) ? "⌘" : "Ctrl";
+const isApple = /Mac|iPhone|iPad/.test(navigator.userAgentData?.platform ?? navigator.platform);
+
+const KEY_NAMES = {
+  Mod: isApple ? "⌘" : "Ctrl", Escape: isApple ? "esc" : "Esc", Enter: isApple ? "return" : "Enter", ArrowUp: "↑", ArrowDown: "↓", ArrowLeft: "←", ArrowRight: "→",
+};
+
+/** The keys of a shortcut, as they are called on this platform: "Mod+K" → ["⌘", "K"] or ["Ctrl", "K"]; "g j" → ["g", "j"]. */
+export const keyNames = (name) => (name === "+" ? [name] : name.split(/[+ ]/).map((one) => KEY_NAMES[one] ?? one));
 
 const registered = new Map(); // key → [{what, act, group}]; the last entry is active
 let pendingKey = "";

@@ -1,14 +1,24 @@
 // Login with an API key or token. It is stored for this tab only and sent as a header; there is no cookie that another site could use.
-import { html, useState } from "../lib/html.js";
+import { html, useEffect, useRef, useState } from "../lib/html.js";
 import { loginRequired, whoami } from "../lib/api.js";
 import { key } from "../lib/preferences.js";
-import { ErrorMessage } from "../parts/elements.js";
+import { Snippet } from "../parts/copyable_command.js";
+import { Field } from "../parts/field.js";
+
+const FIRST_KEY = "bellringer keys create first --role admin --dsn postgresql://USER@HOST/DATABASE";
+const NEXT_KEY = "bellringer keys create NAME --role operator";
 
 export function Login() {
   const [text, setText] = useState("");
   const [error, setError] = useState(null);
+  const [busy, setBusy] = useState(false);
+  const field = useRef(null);
+  useEffect(() => error && field.current?.focus(), [error]);
   async function enter(event) {
     event.preventDefault();
+    if (!text.trim()) return void setError({ message: "enter a key or a token" });
+    setBusy(true);
+    setError(null);
     key.value = text.trim();
     try {
       await whoami();
@@ -16,13 +26,21 @@ export function Login() {
       key.value = null;
       loginRequired.value = true;
       setError(problem);
+      setBusy(false);
     }
   }
-  return html`<main class="login"><h1><img src="static/icon.svg" alt="" width="20" height="20" /> Bellringer</h1>
-    <form onSubmit=${enter}>
-      <label>API key or token <input type="password" autocomplete="off" value=${text} onInput=${(event) => setText(event.target.value)} autofocus required /></label>
-      <p class="mute">Create one with <code>bellringer keys create NAME --role operator</code></p>
-      <${ErrorMessage} error=${error} />
-      <div class="actions"><button type="submit" class="main">Log in</button></div>
-    </form></main>`;
+  const faults = !error ? [] : [error.status === 401 ? { detail: "This key or token is not valid. It may have expired or been revoked." } : { detail: error.message, hint: error.hint }];
+  return html`<main class="login"><p class="brand"><img src="static/icon.svg" alt="" width="28" height="28" /> Bellringer</p>
+    <form class="card" onSubmit=${enter} novalidate>
+      <h1>Log in</h1>
+      <${Field} label="API key or token" hint="It is kept for this tab only." faults=${faults} announce=${true}>${(named) => html`<input ref=${field} ...${named} type="password" autocomplete="off"
+        value=${text} onInput=${(event) => setText(event.target.value)} autofocus required />`}<//>
+      <div class="actions"><button type="submit" class="main" disabled=${busy}>${busy ? "Logging in …" : "Log in"}</button></div>
+    </form>
+    <details class="card"><summary>I do not have a key</summary>
+      <${Snippet} title="Ask an administrator" text=${NEXT_KEY}><p>Anyone with the role admin can create a key for you, here in the settings or with this command:</p><//>
+      <${Snippet} title="Create the first key" text=${FIRST_KEY}><p>Run this where the server's database can be reached. The command connects to the database
+        itself, so it needs no key:</p><//>
+      <p class="mute">If the server was started with <code>BELLRINGER_ROOT_KEY</code>, you can log in with that key and create others.</p>
+    </details></main>`;
 }

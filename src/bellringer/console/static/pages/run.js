@@ -1,6 +1,7 @@
-// One run: state with reasons, attempts, arguments, result, logs and actions.
+// One run: its outcome and logs first, then attempts, arguments, result and context.
 import { html, useState } from "../lib/html.js";
 import { get, may, part, post } from "../lib/api.js";
+import { Icon } from "../lib/icons.js";
 import { useData } from "../lib/page_data.js";
 import { useShortcuts } from "../lib/shortcuts.js";
 import { write } from "../lib/json.js";
@@ -9,14 +10,16 @@ import { now, secondsBetween, formatDuration } from "../lib/time.js";
 import { JsonField } from "../parts/arguments.js";
 import { DialogForm } from "../parts/dialog_form.js";
 import { Attempts, RunTimeBar } from "../parts/attempts.js";
-import { Card, CopyAs, DescriptionList, Json, Link, Loading, Tabs, Time } from "../parts/elements.js";
+import { Card, CopyAs, DescriptionList, Json, Link, Loading, Tabs, Time, copy } from "../parts/elements.js";
 import { perform, confirm, openDialog, notify } from "../parts/dialog.js";
 import { TextField, faultsAt } from "../parts/field.js";
 import { WorkflowRun } from "../parts/workflow_run.js";
 import { Logs } from "../parts/logs.js";
+import { Menu } from "../parts/menu.js";
 import { usePollingWhile } from "../parts/operations.js";
-import { CANCELLABLE, CopyButton, RETRIABLE, RunId, RunDuration, errorSummary, blockReasons, hasEnded, formatLateness, progressText, shortId } from "../parts/run_text.js";
+import { CANCELLABLE, CopyButton, RETRIABLE, RunId, RunDuration, errorSummary, blockReasons, hasEnded, formatLateness, progressText, shortId, workerName } from "../parts/run_text.js";
 import { zoneOf } from "../parts/schedule.js";
+import { shareAddress } from "../parts/share.js";
 import { State, look } from "../parts/state_badge.js";
 import { Why, whyRun } from "../parts/why.js";
 
@@ -36,8 +39,16 @@ function useJob(run) {
   return useData((stop) => (run.job ? get(`jobs/${part(run.job_id)}`, {}, stop).catch(() => null) : null), [run.job_id], { once: true }).data ?? null;
 }
 
+/** Workers by id, as far as the server still lists them: a run carries only the number of its worker. */
+function useWorkers(run) {
+  const ids = [run.worker_id, ...run.attempts.map((one) => one.worker_id)].filter((id) => id !== null);
+  const found = useData((stop) => (ids.length ? get("workers", {}, stop).catch(() => null) : null), [ids.join()], { once: true }).data;
+  return new Map((found?.items ?? []).map((one) => [one.worker_id, one.name]));
+}
+
 function Page({ run, reload }) {
   const job = useJob(run);
+  const workers = useWorkers(run);
   const zone = job ? zoneOf(job) : undefined;
   const retriable = RETRIABLE.includes(run.state);
   const actions = {
@@ -55,15 +66,13 @@ function Page({ run, reload }) {
     [run.run_id, run.state],
   );
   const tab = query.value.get("tab") === "run" ? "run" : "nodes";
-  const itself = html`<${RunDetails} run=${run} zone=${zone} />`;
+  const itself = html`<${RunDetails} run=${run} zone=${zone} workers=${workers} />`;
   return html`<${Crumbs} run=${run} />
     <header class="head"><h1>${run.workflow?.node ?? run.job ?? run.task}</h1><${State} of=${run.state} />
       <span class="mute"><${Time} at=${run.scheduled_for} job=${zone} short=${false} /></span><span class="gap"></span>
-      ${run.job && html`<button type="button" class="quiet" title="Previous run of the job ([)" onClick=${() => goToNeighbor(run, -1)}>‹ Previous</button>
-      <button type="button" class="quiet" title="Next run of the job (])" onClick=${() => goToNeighbor(run, 1)}>Next ›</button>`}</header>
-    <${Verdict} run=${run} zone=${zone} />
+      <${Buttons} run=${run} acts=${actions} /></header>
+    <${Verdict} run=${run} zone=${zone} workers=${workers} />
     ${!run.has_nodes && html`<${RunTimeBar} run=${run} />`}
-    <${Buttons} run=${run} acts=${actions} />
     ${run.has_nodes
       ? html`<${Tabs} tabs=${TABS} chosen=${tab} choose=${(next) => setQuery({ ...NODE_PARAMETERS, tab: next === "nodes" ? "" : next })} />
         <div role="tabpanel" aria-label=${TABS[tab]}>${tab === "nodes" ? html`<${WorkflowRun} run=${run} />` : itself}</div>`
@@ -85,44 +94,53 @@ function retry(run) {
   return post(`runs/${part(run.workflow.run_id)}/nodes/retry`, { nodes: [run.workflow.node] });
 }
 
-/** Details of any run: attempts, arguments, result and logs. */
-function RunDetails({ run, zone }) {
-  return html`${run.has_nodes && html`<${RunTimeBar} run=${run} />`}<div class="cards pair">
-      ${!hasEnded(run) && html`<${Card} title="Why is it in this state?"><${Why} path=${`${pathOf(run)}/explain`} /><//>`}
-      <${Card} title="Attempts" wide=${hasEnded(run)}><${Attempts} run=${run} zone=${zone} /><//>
+/** Details of any run. A run that has begun shows its logs first, one that has not the reasons why it waits. */
+function RunDetails({ run, zone, workers }) {
+  const hasBegun = run.attempts.some((one) => one.attempt > 0) || run.state === "running";
+  const why = !hasEnded(run) && html`<${Card} title=${STATE_QUESTIONS[run.state] ?? "Why is it in this state?"} wide=${!hasBegun}><${Why} path=${`${pathOf(run)}/explain`} /><//>`;
+  return html`${run.has_nodes && html`<${RunTimeBar} run=${run} />`}
+    ${hasBegun ? html`<section class="card wide run-logs" id="logs" aria-label="Logs"><${Logs} run=${run} zone=${zone} /></section>` : why}
+    <div class="cards pair">
+      ${hasBegun && why}
+      <${Card} title="Attempts" wide=${hasEnded(run) || !hasBegun}><${Attempts} run=${run} zone=${zone} workers=${workers} /><//>
       <${Card} title="Arguments" aside=${html`<${CopyButton} text=${write({ args: run.args, kwargs: run.kwargs }, 2)} what="arguments" />`}>
         <${Payload} run=${run} /><//>
-      <${Card} title=${run.error && hasEnded(run) ? "Error" : "Result"} aside=${run.result !== null && html`<${CopyButton} text=${write(run.result, 2)}
-        what="result" />`}>
-        <${Outcome} run=${run} /><//>
-      <${Card} title="Context" wide=${true}><${Context} run=${run} zone=${zone} /><//>
-    </div>
-    <section class="card wide" id="logs" aria-label="Logs"><header><h2>Logs</h2></header><${Logs} run=${run} zone=${zone} /></section>`;
+      <${Outcome} run=${run} />
+      <${Card} title="Context" wide=${true} aside=${html`<${CopyAs} cli=${`bellringer runs get ${run.run_id}`} path=${pathOf(run)} />`}>
+        <${Context} run=${run} zone=${zone} workers=${workers} /><//>
+    </div>`;
 }
 
-/** The summary line: outcome or progress. */
-function Verdict({ run, zone }) {
-  const tone = look(run.state)[1];
-  return html`<div class="verdict run-verdict tone-${tone === "mute" ? "calm" : tone}">${verdictText(run, zone)}${run.state === "running" && html`<${Bar}
-    run=${run} />`}</div>`;
+const STATE_QUESTIONS = { running: "What it is doing", retrying: "Why it waits", queued: "Why it waits", blocked: "Why it is blocked", waiting: "Why it waits" };
+
+const WITH_WORKER = ["running", "succeeded", "dead", "retrying"];
+
+/** The summary: outcome or progress, where it ran, and the error, which the page shows only here. */
+function Verdict({ run, zone, workers }) {
+  const [icon, tone] = look(run.state);
+  const error = ["dead", "retrying", "cancelled", "skipped"].includes(run.state) ? latestError(run) : "";
+  return html`<div class="verdict run-verdict tone-${tone === "mute" ? "calm" : tone}"><p><${Icon} name=${icon} /> ${verdictText(run, zone)}${run.worker_id !== null && WITH_WORKER.includes(run.state) && html`<span class="where">on <${Link} to="runs" terms=${{ worker: run.worker_id }} title="Runs of this worker">${workerName(run.worker_id, workers)}<//></span>`}</p>
+    ${error && html`<p class="run-error">${error}</p>`}${run.state === "running" && html`<${Bar} run=${run} />`}</div>`;
 }
+
+/** The error of a run that has ended, or of the last attempt of one that is retried. */
+const latestError = (run) => errorSummary(run) || errorSummary(run.attempts.at(-1));
 
 const STATE_TEXTS = { queued: "Waiting for a worker", blocked: "Blocked", waiting: "Not due yet", cancelled: "Cancelled", skipped: "Skipped" };
 
 function verdictText(run, zone) {
   const tries = run.attempt > 1 ? ` on attempt ${run.attempt}` : "";
-  const said = errorSummary(run);
-  if (run.state === "succeeded") return html`<strong>Succeeded</strong>${tries} in <${RunDuration} run=${run} />.`;
+  if (run.state === "succeeded") return html`<strong>Succeeded</strong>${tries} in <${RunDuration} run=${run} /> `;
   const after = `after ${run.attempt === 1 ? "1 attempt" : `${run.attempt} attempts`}`;
   if (run.state === "running") {
     const far = [run.cancel_requested && ", cancel requested", progressText(run) && `: ${progressText(run)}`].filter(Boolean).join("");
-    return html`<strong>Running</strong> for <${RunDuration} run=${run} />${tries}${far}`;
+    return html`<strong>Running</strong> for <${RunDuration} run=${run} />${tries}${far} `;
   }
-  if (run.state === "retrying") return html`<strong>Next attempt <${Time} at=${run.available_at} job=${zone} /></strong> ${after}: ${said}`;
-  if (run.state === "dead") return html`<strong>Dead ${after}</strong>${said && `: ${said}`}`;
+  if (run.state === "retrying") return html`<strong>Next attempt <${Time} at=${run.available_at} job=${zone} /></strong> ${after} `;
+  if (run.state === "dead") return html`<strong>Dead ${after}</strong> `;
   const waits = STATE_TEXTS[run.state] ?? run.state;
-  const more = run.state === "blocked" && run.blocked.length ? blockReasons(run) : said;
-  return html`<strong>${waits}</strong>${!hasEnded(run) && html` for <${WaitingTime} run=${run} />`}${more && `: ${more}`}`;
+  const more = run.state === "blocked" && run.blocked.length ? blockReasons(run) : "";
+  return html`<strong>${waits}</strong>${!hasEnded(run) && html` for <${WaitingTime} run=${run} />`}${more && `: ${more}`} `;
 }
 
 function WaitingTime({ run }) {
@@ -137,15 +155,21 @@ function Bar({ run }) {
 }
 
 function Buttons({ run, acts: actions }) {
-  return html`<div class="tools" role="group" aria-label="Actions">
-    ${may("operator") && RETRIABLE.includes(run.state) && !run.has_nodes && html`<button type="button" class="main" onClick=${actions.retry}>
-      ${run.state === "dead" ? "Retry" : "Retry now"}</button>`}
-    ${may("operator") && hasEnded(run) && !run.workflow && html`<button type="button" onClick=${actions.replay}>Edit and replay …</button>`}
+  const canRetry = may("operator") && RETRIABLE.includes(run.state) && !run.has_nodes;
+  const canReplay = may("operator") && hasEnded(run) && !run.workflow;
+  return html`<div class="tools head-actions" role="group" aria-label="Actions">
+    ${canRetry && html`<button type="button" class="main" onClick=${actions.retry}><${Icon} name="retry" /> ${run.state === "dead" ? "Retry" : "Retry now"}</button>`}
+    ${canReplay && html`<button type="button" onClick=${actions.replay}>Edit and replay …</button>`}
     ${may("operator") && CANCELLABLE.includes(run.state) && html`<button type="button" class="danger" disabled=${run.cancel_requested} onClick=${actions.cancel}>
       ${run.cancel_requested ? "Cancel requested" : "Cancel …"}</button>`}
-    <button type="button" onClick=${() => whyRun(run)}>Explain</button>
-    <span class="gap"></span><span class="mute">id</span><${CopyButton} text=${run.run_id} what="run id" />
-    <${CopyAs} cli=${`bellringer runs get ${run.run_id}`} path=${pathOf(run)} />
+    ${run.job && html`<button type="button" class="quiet icon" aria-label="Previous run of the job" title="Previous run of the job ([)" onClick=${() => goToNeighbor(run, -1)}><${Icon} name="chevron-left" /></button>
+    <button type="button" class="quiet icon" aria-label="Next run of the job" title="Next run of the job (])" onClick=${() => goToNeighbor(run, 1)}><${Icon} name="chevron-right" /></button>`}
+    <${Menu} label="More actions" items=${[
+      { icon: "help", text: "Explain", act: () => whyRun(run), hint: "e" },
+      { icon: "copy", text: "Copy run id", act: () => copy(run.run_id).then(() => notify("Copied the run id")) },
+      { icon: "link", text: "Copy link", act: () => copy(shareAddress()).then(() => notify("Copied the link")) },
+      { icon: "runs", text: "All runs of this task", to: "runs", terms: { task: run.task } },
+    ]} />
   </div>`;
 }
 
@@ -157,17 +181,22 @@ function Payload({ run }) {
       label="Keyword arguments" />`}`;
 }
 
+/** The result, or those parts of the error that neither the summary nor the traceback of the attempt shows. */
 function Outcome({ run }) {
-  if (!hasEnded(run)) return html`<p class="mute">The run has not ended.</p>`;
-  if (run.state === "succeeded") return html`<${Json} value=${run.result} label="Result" />`;
-  const { traceback: _traceback, ...error } = run.error ?? {};
-  return run.error ? html`<${Json} value=${error} label="Error" />` : html`<p class="mute">${run.reason || "None."}</p>`;
+  if (!hasEnded(run)) return null;
+  if (run.state === "succeeded") {
+    const isEmpty = run.result === null;
+    return html`<${Card} title="Result" aside=${!isEmpty && html`<${CopyButton} text=${write(run.result, 2)} what="result" />`}>
+      ${isEmpty ? html`<p class="mute">None.</p>` : html`<${Json} value=${run.result} label="Result" />`}<//>`;
+  }
+  const { traceback: _traceback, type: _type, message: _message, ...more } = run.error && typeof run.error === "object" ? run.error : {};
+  return Object.keys(more).length > 0 && html`<${Card} title="Error details"><${Json} value=${more} label="Error details" /><//>`;
 }
 
 /** Runs are created ahead of their time, so that they can start on time. */
 const offsetText = (length) => `${formatDuration(length)} ${length < 0 ? "before" : "after"} the scheduled time`;
 
-function Context({ run, zone }) {
+function Context({ run, zone, workers }) {
   const at = (instant) => instant && html`<${Time} at=${instant} job=${zone} short=${false} />`;
   return html`<${DescriptionList} of=${[
     ["Idempotency key", html`<code>${run.run_id}</code> <${CopyButton} text=${run.run_id} what="idempotency key" />`],
@@ -184,7 +213,7 @@ function Context({ run, zone }) {
       ${run.revision}<//>` : run.revision],
     ["Pool", html`<${Link} to="runs" terms=${{ pool: run.pool }}>${run.pool}<//>`],
     ["Priority", run.priority],
-    ["Worker", run.worker_id === null ? "–" : html`<${Link} to="runs" terms=${{ worker: run.worker_id }} title="Runs of this worker">${run.worker_id}<//>`],
+    ["Worker", run.worker_id === null ? "–" : html`<${Link} to="runs" terms=${{ worker: run.worker_id }} title="Runs of this worker">${workerName(run.worker_id, workers)}<//>`],
     ["Fencing token", run.token],
     run.replay_of && ["Replay of", html`<${RunId} id=${run.replay_of} />`],
     run.replays.length > 0 && ["Replays", run.replays.map((id) => html`<${RunId} id=${id} /> `)],

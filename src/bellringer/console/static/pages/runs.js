@@ -10,10 +10,12 @@ import { now } from "../lib/time.js";
 import { CopyAs, Empty, Link, Loading, MoreButton, Tabs, Time } from "../parts/elements.js";
 import { SelectionBar, startBulk } from "../parts/bulk.js";
 import { Command } from "../parts/copyable_command.js";
+import { Menu } from "../parts/menu.js";
+import { ShareButton } from "../parts/share.js";
 import { Chips, Choice } from "../parts/filters.js";
 import { Operations } from "../parts/operations.js";
 import { FILTERS, QueryBar, apiTerms, filterOf } from "../parts/run_search.js";
-import { CANCELLABLE, RETRIABLE, RunId, STATES, RunDuration, RunSubject, errorSummary, blockReasons, formatLateness, progressText } from "../parts/run_text.js";
+import { CANCELLABLE, RETRIABLE, RunId, STATES, RunDuration, RunSubject, errorSummary, blockReasons, formatLateness, progressText, workerName } from "../parts/run_text.js";
 import { State, look } from "../parts/state_badge.js";
 import { Table } from "../parts/table.js";
 import { whyRun } from "../parts/why.js";
@@ -42,14 +44,14 @@ function RunsPage() {
   const selected = useMemo(() => signal(new Set()), []);
   const found = useData((stop) => fetchPages("runs", apiTerms(terms), wanted, stop), [text, wanted]);
   const counts = useCounts(terms);
-  return html`<header class="head"><h1>Runs</h1><${Sum} counts=${counts} terms=${terms} /><span class="gap"></span><${Copies} terms=${terms} /></header>
+  return html`<header class="head"><h1>Runs</h1><${Sum} counts=${counts} terms=${terms} /><span class="gap"></span><${ShareButton} what="list" /><${Copies} terms=${terms} /></header>
     <${PageTabs} chosen="runs" />
     <div role="tabpanel" aria-label="Runs">
-      <div class="tools"><${QueryBar} terms=${terms} />
+      <div class="tools run-search"><${QueryBar} terms=${terms} /></div>
+      <div class="tools"><${States} counts=${counts} /><span class="gap"></span>
         <${Choice} name="from" label="When" of=${{ ...RANGES, ...(terms.from && !RANGES[terms.from] && { [terms.from]: `from ${terms.from}` }) }} />
         ${Object.keys(terms).length > 0 && html`<button type="button" class="quiet" onClick=${clear}>Clear filters</button>`}
-        ${may("operator") && html`<${BulkButtons} terms=${terms} />`}</div>
-      <div class="tools"><${States} counts=${counts} /></div>
+        ${may("operator") && html`<${BulkMenu} terms=${terms} />`}</div>
       <${Loading} of=${found}>${(data) => html`<${RunTable} data=${data} terms=${terms} busy=${found.busy} selected=${selected}
         more=${() => setWanted(wanted + PAGE)} />`}<//>
     </div>`;
@@ -97,8 +99,8 @@ const COLUMNS = [
   { name: "Cause", class: "tight", cell: (run) => run.cause },
   { name: "Attempt", class: "number", cell: (run) => run.attempt || "–" },
   { name: "Pool", class: "tight", cell: (run) => run.pool },
-  { name: "Worker", class: "number", cell: (run) => (run.worker_id === null ? "–" : html`<${Link} to="runs" terms=${{ worker: run.worker_id }}
-    title="Runs of this worker">${run.worker_id}<//>`) },
+  { name: "Worker", class: "tight", cell: (run) => (run.worker_id === null ? html`<span class="mute">–</span>` : html`<${Link} to="runs" terms=${{ worker: run.worker_id }}
+    class="clip short" title=${`Runs of ${run.worker ?? workerName(run.worker_id)} (worker ${run.worker_id})`}>${run.worker ?? workerName(run.worker_id)}<//>`) },
   { name: "Scheduled for", class: "tight", cell: (run) => html`<${Time} at=${run.scheduled_for} />` },
   { name: "Late by", class: "number", title: "from the scheduled time to the start", cell: formatLateness },
   { name: "Took", class: "number", cell: (run) => html`<${RunDuration} run=${run} />` },
@@ -137,16 +139,17 @@ const RETRY = {
 };
 
 /** Bulk actions on all matching runs. The filter contains only states that the action applies to, so that the count is right. */
-function BulkButtons({ terms }) {
+function BulkMenu({ terms }) {
   const chosen = terms.state?.split(",");
-  const within = (states) => (chosen ? states.filter((state) => chosen.includes(state)) : states);
-  const one = (plan, states, tone) => {
-    const state = within(states);
-    const about = { filter: { ...filterOf(terms), state } };
-    return html`<button type="button" class=${tone} disabled=${!state.length} title=${`All matches that are ${states.join(", ")}`}
-      onClick=${() => startBulk({ ...plan, about })}>${plan.verb} all …</button>`;
+  const item = (plan, applies, more) => {
+    const state = chosen ? applies.filter((one) => chosen.includes(one)) : applies;
+    return state.length > 0 && { ...more, text: `${plan.verb} all ${state === CANCELLABLE ? "unfinished" : state.join(" or ")} runs …`, act: () => startBulk({ ...plan, about: { filter: { ...filterOf(terms), state } } }) };
   };
-  return html`${one(RETRY, RETRIABLE, "")}${one(CANCEL, CANCELLABLE, "danger")}`;
+  const items = [
+    item(RETRY, RETRIABLE, { icon: "retry" }),
+    item(CANCEL, CANCELLABLE, { icon: "ban", tone: "bad" }),
+  ].filter(Boolean);
+  return items.length > 0 && html`<${Menu} label="Actions on all matching runs" items=${items} />`;
 }
 
 /** No match: shows for each filter whether runs would match without it. */

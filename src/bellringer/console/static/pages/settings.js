@@ -2,12 +2,14 @@
 import { html } from "../lib/html.js";
 import { caller, get, may } from "../lib/api.js";
 import { rail, shortcuts, theme, zone } from "../lib/preferences.js";
+import { keyNames } from "../lib/shortcuts.js";
 import { useData } from "../lib/page_data.js";
 import { setQuery, query } from "../lib/router.js";
 import { write } from "../lib/json.js";
 import { Keys } from "../parts/api_keys.js";
-import { Card, CopyAs, Empty, Loading, Tabs } from "../parts/elements.js";
+import { Card, CopyAs, DescriptionList, Empty, Loading, Tabs } from "../parts/elements.js";
 import { Command } from "../parts/copyable_command.js";
+import { NotificationPreference } from "../parts/browser_notifications.js";
 import { Choice, Search } from "../parts/filters.js";
 import { SelectField, Checkbox } from "../parts/field.js";
 import { Table } from "../parts/table.js";
@@ -42,14 +44,15 @@ const AdminOnly = ({ what, everywhere = false }) => html`<${Empty} title=${`Only
 
 // Configuration
 
-const SOURCES = { default: "default", file: "file", environment: "environment", flag: "flag" };
+const SOURCES = { default: "default", file: "file", environment: "environment", flag: "flag", dev: "bellringer dev" };
+const ROLES = { api: "API and console", scheduler: "scheduler", http_worker: "worker for HTTP jobs" };
 const shown = (setting) => (setting.value === null ? html`<span class="mute">none</span>` : setting.secret ? html`<span
   class="mute">${setting.value}</span>` : html`<code>${typeof setting.value === "string" ? setting.value : write(setting.value)}</code>`);
 const COLUMNS = [
   { name: "Setting", class: "tight", cell: (setting) => html`<code>${setting.name}</code>` },
   { name: "Value", cell: shown },
   { name: "Source", class: "tight", cell: (setting) => (setting.source === "default" ? html`<span
-    class="mute">default</span>` : html`<strong>${setting.source}</strong>`) },
+    class="mute">default</span>` : html`<strong>${SOURCES[setting.source] ?? setting.source}</strong>`) },
   { name: "Location", cell: (setting) => html`<code>${setting.where}</code>` },
 ];
 
@@ -64,15 +67,25 @@ function EffectiveSettings() {
   const fits = (setting) => (!source || setting.source === source) && `${setting.name} ${setting.where}`.toLowerCase().includes(text.toLowerCase());
   return html`<div class="tools"><${Search} label="Search settings" /><${Choice} name="source" label="Source" of=${SOURCES} /><span
     class="gap"></span><${CopyAs} cli="bellringer settings" path="settings" /></div>
-    <${Loading} of=${found}>${({ items }) => {
+    <${Loading} of=${found} shape="table">${({ items, process }) => {
       const rows = items.filter(fits);
       const set = items.filter((setting) => setting.source !== "default").length;
-      const differ = set ? `${set} of ${items.length} settings differ from their defaults` : `All ${items.length} settings have their default values`;
-      return html`<p class="mute">${differ}. These are the settings of the server that handled this request; secrets are hidden.</p>
+      const differ = set ? `${set} of ${items.length} settings are set explicitly` : `All ${items.length} settings have their default values`;
+      return html`${process && html`<${Process} of=${process} />`}
+        <p class="mute">${differ}. Values of secrets are not shown.</p>
         ${rows.length ? html`<${Table} caption="Effective configuration" columns=${COLUMNS} rows=${rows}
           id=${(setting) => setting.name} />` : html`<${Empty} title="No matching settings"><p><button type="button"
           onClick=${() => setQuery({ q: "", source: "" })}>Show all</button></p><//>`}`;
     }}<//>`;
+}
+
+/** The process whose settings are shown: behind a load balancer, the next request may reach another one. */
+function Process({ of }) {
+  return html`<${Card} title="This process" wide=${true}><${DescriptionList} of=${[
+      ["Host", html`<code>${of.host}</code>`],
+      ["Process id", html`<code>${of.pid}</code>`],
+      ["Runs", of.roles.map((one) => ROLES[one] ?? one).join(", ")],
+    ]} /><p class="mute">The process that handled this request. Other processes of the installation may have other settings.</p><//>`;
 }
 
 // This browser
@@ -84,7 +97,8 @@ function Browser() {
       <${SelectField} label="Time zone" of=${{ local: "local", utc: "UTC", job: "of the job" }} value=${zone.value}
         set=${(value) => (zone.value = value)} />
       <${SelectField} label="Menu" of=${{ wide: "expanded", narrow: "collapsed" }} value=${rail.value} set=${(value) => (rail.value = value)} />
-      <${Checkbox} label="Enable single-key shortcuts" hint="press ? to list them; Ctrl K and Escape always work" value=${shortcuts.value === "on"}
-        set=${(on) => (shortcuts.value = on ? "on" : "off")} />
+      <${Checkbox} label="Enable single-key shortcuts" hint=${`press ? to list them; ${keyNames("Mod+K").join(" ")} and ${keyNames("Escape").join(" ")} always work`}
+        value=${shortcuts.value === "on"} set=${(on) => (shortcuts.value = on ? "on" : "off")} />
+      <${NotificationPreference} />
     </div><p class="mute">Stored in this browser only. Your API key is stored for this tab and deleted when you close it.</p><//>`;
 }

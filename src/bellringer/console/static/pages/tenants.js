@@ -1,7 +1,6 @@
 // Tenants with usage and quotas, for administrators of the installation. Other callers see their own tenant.
 import { html, useState } from "../lib/html.js";
 import { request, caller, get, may, part, post } from "../lib/api.js";
-import { tenant as chosenTenant } from "../lib/preferences.js";
 import { useData } from "../lib/page_data.js";
 import { fetchPages } from "../lib/pages.js";
 import { setQuery, query } from "../lib/router.js";
@@ -16,15 +15,16 @@ import { Gauge } from "../parts/gauge.js";
 import { usePollingWhile } from "../parts/operations.js";
 import { State } from "../parts/state_badge.js";
 import { Table } from "../parts/table.js";
+import { switchTenant } from "../parts/switch_tenant.js";
 
 const PAGE = 25;
 const USAGE_INTERVAL_MS = 10_000; // milliseconds between two loads of the usage
 const QUOTAS = {
   jobs: ["Jobs", "jobs that are neither deleted nor done"],
-  fires_per_minute: ["Fires/min", "average fire rate of schedules; sends are counted separately"],
-  in_flight: ["In flight", "executing runs; further runs wait"],
-  payload_bytes: ["Payload bytes", "size of the arguments of a job or run"],
-  api_per_minute: ["Requests/min", "counted per server process"],
+  fires_per_minute: ["Fires per minute", "how often all schedules together may fire, on average; tasks that are sent directly do not count"],
+  in_flight: ["Concurrent runs", "runs that execute at the same time; further runs wait"],
+  payload_bytes: ["Argument size", "bytes of arguments per job or run"],
+  api_per_minute: ["Requests per minute", "per server process"],
 };
 const COUNTED = ["jobs", "fires_per_minute", "in_flight"];
 const pathOf = (tenant) => `tenants/${part(tenant.name)}`;
@@ -47,11 +47,11 @@ function OwnTenant() {
   const found = useData((stop) => get("limits", {}, stop), []);
   return html`<header class="head"><h1>Tenant ${caller.value.tenant}</h1><span class="gap"></span><${CopyAs} cli="bellringer limits" path="limits" /></header>
     <p class="lead">Usage and quotas of your tenant. <span
-      class="mute">Other tenants are visible to administrators of the installation.</span></p>
+      class="mute">Only administrators of the installation see other tenants.</span></p>
     <${Loading} of=${found}>${(data) => html`<${Table} caption="Quotas" rows=${data.quotas} id=${(one) => one.name} columns=${[
       { name: "Quota", class: "tight", cell: (one) => QUOTAS[one.name]?.[0] ?? one.name },
       { name: "Used", cell: (one) => html`<${Quota} of=${one} name=${data.tenant} />` },
-      { name: "Meaning", cell: (one) => html`<span class="mute">${QUOTAS[one.name]?.[1] ?? ""}</span>` },
+      { name: "What it limits", cell: (one) => html`<span class="mute">${QUOTAS[one.name]?.[1] ?? ""}</span>` },
     ]} />`}<//>`;
 }
 
@@ -76,7 +76,7 @@ function AllTenants() {
       ${data.items.length === 1 && html`<${OnlyOneTenant} />`}<${OneTenant} of=${data.items.find((one) => one.name === query.value.get("tenant"))} />`}<//>`;
 }
 
-const OnlyOneTenant = () => html`<${Empty} title="One tenant is enough for most installations"><p>Another tenant would have its own jobs, keys and quotas, and could not see this one.</p>
+const OnlyOneTenant = () => html`<${Empty} title="One tenant is enough for most installations"><p>Another tenant has its own jobs, keys and quotas, and neither tenant sees the other.</p>
   <p><${Command} text="bellringer tenants create acme --quota jobs=1000" /></p><//>`;
 
 async function usage(names, stop) {
@@ -99,34 +99,29 @@ const COLUMNS = (used, reload) => [
   { name: "Name", cell: (one) => html`<span class="name">${one.name}</span>${one.name === caller.value.tenant && html` <span class="mute">(current)</span>`}` },
   ...COUNTED.map((quota) => ({ name: QUOTAS[quota][0], title: QUOTAS[quota][1], class: "tight", cell: (one) => html`<${Quota}
     of=${used[one.name]?.[quota]} name=${one.name} />` })),
-  { name: "Requests/min", class: "tight", cell: (one) => html`<${Quota} of=${used[one.name]?.api_per_minute} name=${one.name} />` },
-  { name: "Waiting", class: "number", title: "runs that wait for a worker, a retry or the end of a task's pause", cell: (one) => waiting(used[one.name]?.load) },
-  { name: "Retries/h", class: "number", title: "attempts of the last hour that were second or later ones", cell: (one) => figure(used[one.name]?.load.retried ?? 0) },
-  { name: "Weight", class: "number", title: "share of claims relative to other tenants", cell: (one) => figure(one.weight) },
-  { name: "Objective", class: "tight", cell: (one) => objectiveText(one.objective) || html`<span class="mute" title="default of the installation">–</span>` },
+  { name: "Requests per minute", class: "tight", cell: (one) => html`<${Quota} of=${used[one.name]?.api_per_minute} name=${one.name} />` },
+  { name: "Waiting", class: "number", title: "runs that wait for a worker, for a retry, or for the end of a pause of their task", cell: (one) => waiting(used[one.name]?.load) },
+  { name: "Retries", class: "number", title: "attempts in the last hour that were not the first of their run", cell: (one) => figure(used[one.name]?.load.retried ?? 0) },
+  { name: "Weight", class: "number", title: "share of the workers when several tenants wait: 2 gets twice as much as 1", cell: (one) => figure(one.weight) },
+  { name: "Objective", class: "tight", title: "share of runs that start in time", cell: (one) => objectiveText(one.objective) || html`<span class="mute" title="the default of the installation">default</span>` },
   { name: html`<span class="unseen">Actions</span>`, class: "tight acts", cell: (one) => html`<span class="row-actions">
       <button type="button" class="quiet" aria-label=${`Edit ${one.name} …`} onClick=${() => askTenant(one, reload)}>Edit …</button>
-      <button type="button" class="quiet" aria-label=${`Keys of ${one.name}`} onClick=${() => setQuery({ tenant: one.name })}>Keys</button>
+      <button type="button" class="quiet" aria-label=${`Keys of ${one.name}`} aria-expanded=${query.value.get("tenant") === one.name} onClick=${() => setQuery({ tenant: one.name })}>Keys</button>
       ${one.name !== caller.value.tenant && html`<button type="button" class="quiet" aria-label=${`Switch to ${one.name}`}
-        onClick=${() => switchTo(one)}>Switch to</button>`}
-      <button type="button" class="quiet" aria-label=${`${one.suspended_at ? "Unsuspend" : "Suspend"} ${one.name} …`}
-        onClick=${() => suspend(one, reload)}>${one.suspended_at ? "Unsuspend …" : "Suspend …"}</button></span>` },
+        onClick=${() => switchTenant(one.name)}>Switch to</button>`}
+      <button type="button" class="quiet" aria-label=${`${one.suspended_at ? "Resume" : "Suspend"} ${one.name} …`}
+        onClick=${() => suspend(one, reload)}>${one.suspended_at ? "Resume …" : "Suspend …"}</button></span>` },
 ];
 
-/** Switches this tab to another tenant and reloads all data. */
-function switchTo(one) {
-  chosenTenant.value = one.name;
-  location.reload();
-}
 
 function suspend(one, reload) {
   const stop = !one.suspended_at;
   confirm({
-    title: stop ? `Suspend ${one.name}?` : `Unsuspend ${one.name}?`,
-    verb: stop ? `Suspend ${one.name}` : `Unsuspend ${one.name}`,
-    note: stop ? "Its schedules stop, and its callers can only read." : "Its schedules resume, and its callers can make changes again.",
+    title: stop ? `Suspend ${one.name}?` : `Resume ${one.name}?`,
+    verb: stop ? `Suspend ${one.name}` : `Resume ${one.name}`,
+    note: stop ? "Its schedules stop firing, and its users and programs can only read." : "Its schedules fire again, and its users and programs can make changes again.",
     act: () => request("PATCH", pathOf(one), { body: { suspended: stop } }).then(reload),
-    done: `${stop ? "Suspended" : "Unsuspended"} ${one.name}`,
+    done: `${stop ? "Suspended" : "Resumed"} ${one.name}`,
   });
 }
 
@@ -151,7 +146,7 @@ function askTenant(one, reload) {
       const objective = Object.fromEntries(["target", "within"].map((name) => [name, number(asked[name])]).filter(([, value]) => value !== null));
       const terms = { weight: number(asked.weight) ?? 1, quotas: Object.fromEntries(one ? most : most.filter(([, value]) => value !== null)), objective };
       const done = one ? await request("PATCH", pathOf(one), { body: terms }) : await post("tenants", { name: asked.name.trim(), ...terms });
-      notify(one ? `Saved ${one.name}` : `Created ${asked.name}; it has no keys yet`);
+      notify(one ? `Saved ${one.name}` : `Created ${asked.name.trim()}. Its programs need a key: open Keys to create one.`);
       reload();
       return done;
     }
@@ -159,13 +154,13 @@ function askTenant(one, reload) {
       ${!one && html`<${TextField} label="Name" hint="up to 63 letters, digits, dots, hyphens, underscores and spaces" value=${asked.name}
         set=${change("name")} faults=${faultsAt(faults, "/name")} required />`}
       <div class="fields">
-        <${TextField} label="Weight" hint="share of claims relative to other tenants" mode="decimal" value=${asked.weight} set=${change("weight")}
+        <${TextField} label="Weight" hint="share of the workers when several tenants wait: 2 gets twice as much as 1" mode="decimal" value=${asked.weight} set=${change("weight")}
           faults=${faultsAt(faults, "/weight")} />
-        ${Object.entries(QUOTAS).map(([name, [label, hint]]) => html`<${TextField} key=${name} label=${label} hint=${`${hint}; leave empty for no limit`}
+        ${Object.entries(QUOTAS).map(([name, [label, hint]]) => html`<${TextField} key=${name} label=${label} hint=${`${hint}; empty: no limit`}
           mode="decimal" value=${asked[name]} set=${change(name)} faults=${faultsAt(faults, `/quotas/${name}`)} />`)}
-        <${TextField} label="Objective" hint="share of runs that start in time, for example 0.999; leave empty for the default" mode="decimal" value=${asked.target}
+        <${TextField} label="Objective" hint="share of runs that start in time, for example 0.999; empty: the default" mode="decimal" value=${asked.target}
           set=${change("target")} faults=${faultsAt(faults, "/objective/target")} />
-        <${TextField} label="Start within" hint="seconds" mode="decimal" value=${asked.within} set=${change("within")}
+        <${TextField} label="Start within" hint="seconds after the scheduled time that still count as in time" mode="decimal" value=${asked.within} set=${change("within")}
           faults=${faultsAt(faults, "/objective/within")} />
       </div>`}<//>`;
   });

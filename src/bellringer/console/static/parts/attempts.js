@@ -1,12 +1,13 @@
 // The attempts of a run: a bar with its waiting, running and backoff times, and the details of each attempt.
 import { html } from "../lib/html.js";
+import { Icon } from "../lib/icons.js";
 import { setQuery } from "../lib/router.js";
 import { now, secondsBetween, formatDuration } from "../lib/time.js";
 import { DescriptionList, Link, Time } from "./elements.js";
-import { CopyButton, errorSummary, hasEnded } from "./run_text.js";
+import { CopyButton, errorSummary, hasEnded, workerName } from "./run_text.js";
 import { State, look } from "./state_badge.js";
 
-const KINDS = { waiting: ["◷", "waited", "calm"], backoff: ["↻", "backed off", "warn"], running: ["▶", "ran", "busy"] };
+const KINDS = { waiting: ["clock", "waited", "calm"], backoff: ["retry", "backed off", "warn"], running: ["play", "ran", "busy"] };
 
 /** Splits the life of a run into pieces, from its due time to its end or to `moment`. */
 export function splitTimes(run, moment) {
@@ -51,8 +52,8 @@ export function RunTimeBar({ run }) {
         title=${title(one)}>
         ${one.attempt && html`<span aria-hidden="true">${one.attempt}</span>`}</span>`)}
     </div>
-    <p class="legend">${words.map((one) => html`<span class="tone-${one.tone}"><span aria-hidden="true">${one.icon}</span> ${one.text}</span>`)}
-      <span class="mute">numbers are attempts</span></p>`;
+    <p class="legend">${words.map((one) => html`<span class="tone-${one.tone}"><${Icon} name=${one.icon} /> ${one.text}</span>`)}
+      ${run.attempts.length > 1 && html`<span class="mute">numbers are attempts</span>`}</p>`;
 }
 
 const FRAME = /^ {2}File "(.*)", line (\d+)(?:, in (.*))?$/;
@@ -71,10 +72,13 @@ export function parseTraceback(text) {
   return found;
 }
 
-function Traceback({ text }) {
+/** said: the error in one line, if it is shown elsewhere; the traceback then leaves out its last line, which says the same. */
+function Traceback({ text, said }) {
   if (!text) return null;
+  const pieces = parseTraceback(text);
+  if (said && pieces.length > 1 && pieces.at(-1).text?.trim().endsWith(said)) pieces.pop();
   return html`<div class="traceback" role="group" aria-label="Traceback">
-    ${parseTraceback(text).map((one) =>
+    ${pieces.map((one) =>
       one.file
         ? html`<div class="at"><strong>${one.name}</strong> <span class="mute">${one.file}:${one.line}</span>
             ${one.code.length > 0 && html`<pre>${one.code.join("\n")}</pre>`}</div>`
@@ -83,32 +87,36 @@ function Traceback({ text }) {
   </div>`;
 }
 
-function Attempt({ of, open, zone }) {
+function Attempt({ of, open, zone, shown, workers }) {
   const state = of.outcome ?? of.ends_as ?? "skipped";
+  const error = errorSummary(of);
+  const isShown = error !== "" && error === shown;
   const logs = () => {
     setQuery({ attempt: String(of.attempt) });
     document.getElementById("logs")?.scrollIntoView({ block: "start" });
   };
   return html`<details class="attempt" open=${open}>
     <summary><strong>${of.attempt ? `Attempt ${of.attempt}` : "No attempt"}</strong> <${State} of=${state} />${" "}
-      <span class="mute">${of.started_at ? formatDuration(secondsBetween(of.started_at, of.finished_at)) : ""}${of.worker ? ` on ${of.worker}` : ""}</span>${" "}
-      <span class="clip">${errorSummary(of)}</span></summary>
+      <span class="mute">${of.started_at ? formatDuration(secondsBetween(of.started_at, of.finished_at)) : ""}${of.worker_id !== null ? ` on ${workerName(of.worker_id, workers)}` : ""}</span>${" "}
+      ${!isShown && html`<span class="clip">${error}</span>`}</summary>
+    ${error && !isShown && html`<p class="tone-bad"><${Icon} name="cross" /> ${error}</p>`}
+    <${Traceback} text=${of.error?.traceback} said=${error} />
     <${DescriptionList} of=${[
       ["Started", html`<${Time} at=${of.started_at} job=${zone} short=${false} />`],
       ["Ended", html`<${Time} at=${of.finished_at} job=${zone} short=${false} />`],
-      of.worker_id !== null && ["Worker", html`${of.worker ?? ""} <${Link} to="runs" terms=${{ worker: of.worker_id }}>runs of worker ${of.worker_id}<//>`],
+      of.worker_id !== null && ["Worker", html`<${Link} to="runs" terms=${{ worker: of.worker_id }} title="Runs of this worker">${workerName(of.worker_id, workers)}<//>`],
       of.ends_as && ["Run ended as", of.ends_as.replaceAll("_", " ")],
       of.revision !== null && ["Revision", of.revision],
     ]} />
-    ${errorSummary(of) && html`<p class="tone-bad"><span aria-hidden="true">✕</span> ${errorSummary(of)}</p>`}
-    <${Traceback} text=${of.error?.traceback} />
-    ${of.attempt > 0 && html`<p><button type="button" onClick=${logs}>Show logs</button></p>`}
+    ${of.attempt > 0 && html`<p><button type="button" onClick=${logs}>Only the logs of this attempt</button></p>`}
   </details>`;
 }
 
-/** Newest first; the latest attempt is expanded if it has an error. */
-export function Attempts({ run, zone }) {
+/** Newest first; the latest attempt is expanded if it has an error. The error that the page shows above is not repeated. */
+export function Attempts({ run, zone, workers }) {
   const all = run.attempts.toSorted((a, b) => b.attempt - a.attempt);
   if (!all.length) return html`<p class="mute">${run.state === "running" ? "The first attempt is running." : "No attempts yet."}</p>`;
-  return all.map((one, n) => html`<${Attempt} key=${`${run.run_id} ${one.attempt}`} of=${one} zone=${zone} open=${n === 0 && Boolean(one.error)} />`);
+  const shown = run.state === "running" ? "" : errorSummary(run) || errorSummary(run.attempts.at(-1));
+  return all.map((one, n) => html`<${Attempt} key=${`${run.run_id} ${one.attempt}`} of=${one} zone=${zone} open=${n === 0 && Boolean(one.error)}
+    shown=${shown} workers=${workers} />`);
 }

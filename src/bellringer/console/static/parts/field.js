@@ -40,15 +40,18 @@ export function useFocusOnFault(form, error) {
 
 export const faultText = (one) => [one.detail ?? one.message, one.hint].filter(Boolean).join(": ");
 
-/** `children(named)` renders the control with the attributes in `named`, which link it to its label, hint and errors. */
-export function Field({ label, hint, faults = [], wide = false, children }) {
+/**
+ * `children(named)` renders the control with the attributes in `named`, which link it to its label, hint and errors. `announce`: screen readers
+ * read errors at once, for a field that keeps the focus.
+ */
+export function Field({ label, hint, faults = [], wide = false, announce = false, children }) {
   const id = useId();
   const notes = [hint && `${id}-hint`, faults.length > 0 && `${id}-fault`].filter(Boolean).join(" ");
   const named = { id, "aria-describedby": notes || undefined, "aria-invalid": faults.length > 0 ? "true" : undefined };
   return html`<div class="field ${wide ? "wide" : ""}"><label for=${id}>${label}</label>
     ${children(named)}
     ${hint && html`<small id=${`${id}-hint`}>${hint}</small>`}
-    ${faults.length > 0 && html`<small class="fault tone-bad" id=${`${id}-fault`}><span aria-hidden="true">⚠</span> ${[...new Set(faults.map(faultText))].join(" · ")}</small>`}
+    ${faults.length > 0 && html`<small class="fault tone-bad" id=${`${id}-fault`} role=${announce ? "alert" : undefined}><span aria-hidden="true">⚠</span> ${[...new Set(faults.map(faultText))].join(" · ")}</small>`}
   </div>`;
 }
 
@@ -65,9 +68,9 @@ export function SelectField({ value, set, of, ...more }) {
   </select>`}<//>`;
 }
 
-export function Checkbox({ label, value, set, hint }) {
+export function Checkbox({ label, value, set, hint, disabled }) {
   const id = useId();
-  return html`<div class="field"><label><input type="checkbox" checked=${value} aria-describedby=${hint ? id : undefined}
+  return html`<div class="field"><label><input type="checkbox" checked=${value} disabled=${disabled} aria-describedby=${hint ? id : undefined}
     onChange=${(event) => set(event.target.checked)} /> ${label}</label>
     ${hint && html`<small id=${id}>${hint}</small>`}</div>`;
 }

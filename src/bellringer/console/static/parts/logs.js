@@ -1,5 +1,6 @@
 // Logs of a run: the last lines, then new lines until the run has ended.
 import { html, useEffect, useRef, useState } from "../lib/html.js";
+import { Icon } from "../lib/icons.js";
 import { get, headers, part, url } from "../lib/api.js";
 import { state as live } from "../lib/live.js";
 import { setQuery, query } from "../lib/router.js";
@@ -97,7 +98,7 @@ async function download(run, terms) {
 const fields = (line) => Object.entries(line.fields ?? {}).map(([name, value]) => ` ${name}=${typeof value === "string" ? value : write(value)}`).join("");
 const millis = (at) => (/\.(\d{1,3})/.exec(at)?.[1] ?? "").padEnd(3, "0");
 
-function Lines({ lines, wrap, zone, label }) {
+function Lines({ lines, wrap, zone, label, numbered }) {
   const box = useRef(null);
   const [stuck, setStuck] = useState(true);
   useEffect(() => {
@@ -106,14 +107,24 @@ function Lines({ lines, wrap, zone, label }) {
   const scrolled = ({ target }) => setStuck(target.scrollHeight - target.scrollTop - target.clientHeight < 24);
   return html`<div class="log-frame"><div ref=${box} class="logs ${wrap ? "" : "long"}" role="log" aria-live="off" aria-label=${label} tabindex="0"
     onScroll=${scrolled}>
-      ${lines.map((line) => html`<div key=${line.line} class="line"><time datetime=${line.at}>${formatClock(line.at, zone)}.${millis(line.at)}</time> <span
-        class="mute">#${line.attempt}</span> <span class="log-level tone-${TONES[line.level] ?? "mute"}">${line.level}</span> ${line.source !== "ctx" && html`<span
+      ${lines.map((line) => html`<div key=${line.line} class="line"><time datetime=${line.at}>${formatClock(line.at, zone)}.${millis(line.at)}</time> ${numbered && html`<span
+        class="mute" title=${`attempt ${line.attempt}`}>#${line.attempt}</span> `}<span class="log-level tone-${TONES[line.level] ?? "mute"}">${line.level}</span> ${line.source !== "ctx" && html`<span
         class="mute">${line.source}</span> `}${line.message}<span
         class="mute">${fields(line)}</span></div>`)}
     </div>${!stuck && html`<button type="button" class="pill low" onClick=${() => setStuck(true)}>Jump to the newest line</button>`}</div>`;
 }
 
-const STATES = { reading: "Loading …", following: "● Following", ended: "Complete", paused: "❚❚ Paused" };
+const STATES = {
+  reading: ["hourglass", "mute", "Loading …"], following: ["dot", "good", "Following"],
+  ended: ["check", "mute", "Complete"], paused: ["pause", "warn", "Paused"],
+};
+
+function FollowState({ state }) {
+  const [icon, tone, word] = STATES[state];
+  return html`<span class="log-state tone-${tone}" role="status"><${Icon} name=${icon} /> ${word}</span>`;
+}
+
+const attemptsOf = (run) => [...new Set([...run.attempts.map((one) => one.attempt), run.attempt])].filter(Boolean).sort((a, b) => a - b);
 
 /** Filters of the log; they are part of the URL. */
 function Filters({ run, terms }) {
@@ -126,16 +137,16 @@ function Filters({ run, terms }) {
     clearTimeout(timer.current);
     timer.current = setTimeout(() => setQuery({ words: value }), 300);
   }
-  const numbers = [...new Set([...run.attempts.map((one) => one.attempt), run.attempt])].filter(Boolean).sort((a, b) => a - b);
+  const numbers = attemptsOf(run);
   const pick = (name, label, of, chosen) => html`<label class="choice"><span>${label}</span><select value=${chosen ?? ""}
     onChange=${(event) => setQuery({ [name]: event.target.value })}>
     <option value="">any</option>${Object.entries(of).map(([value, word]) => html`<option value=${value} selected=${value === chosen}>
       ${word}</option>`)}</select></label>`;
-  return html`${pick("level", "Level", LEVELS, terms.level)}
+  return html`<label class="search"><span class="unseen">Search in logs</span>
+      <input type="search" placeholder="Search in logs" value=${words} onInput=${typed} /></label>
+    ${pick("level", "Level", LEVELS, terms.level)}
     ${pick("source", "Source", SOURCES, terms.source)}
-    ${pick("attempt", "Attempt", Object.fromEntries(numbers.map((one) => [one, String(one)])), terms.attempt)}
-    <label class="search"><span class="unseen">Search in logs</span>
-      <input type="search" placeholder="Search in logs" value=${words} onInput=${typed} /></label>`;
+    ${(numbers.length > 1 || terms.attempt) && pick("attempt", "Attempt", Object.fromEntries(numbers.map((one) => [one, String(one)])), terms.attempt)}`;
 }
 
 function NoLines({ run, state, filtered }) {
@@ -154,17 +165,18 @@ export function Logs({ run, zone }) {
   const found = useLines(run, terms, whole);
   const options = Object.entries(terms).map(([name, value]) => ` --${name} '${value.replaceAll("'", "'\\''")}'`).join("");
   const filtered = Object.keys(terms).length > 0;
-  return html`<div class="tools"><${Filters} run=${run} terms=${terms} />
-      <label><input type="checkbox" checked=${wrap} onChange=${() => setWrap(!wrap)} /> Wrap</label>
-      <button type="button" onClick=${() => perform(() => download(run, terms))}>Download</button>
-      <span class="gap"></span><span class="mute" role="status">${STATES[found.state]}</span></div>
+  const isEmpty = !filtered && found.lines.length === 0;
+  return html`<header class="log-head"><h2>Logs</h2><${FollowState} state=${found.state} /><span class="gap"></span>
+      ${!isEmpty && html`<label><input type="checkbox" checked=${wrap} onChange=${() => setWrap(!wrap)} /> Wrap</label>
+      <button type="button" class="quiet" onClick=${() => perform(() => download(run, terms))}><${Icon} name="download" /> Download</button>`}
+      <${CopyAs} cli=${`bellringer runs logs ${run.run_id}${options}${hasEnded(run) ? "" : " -f"}`}
+        path=${`runs/${part(run.run_id)}/logs?${new URLSearchParams(terms)}`} /></header>
+    ${!isEmpty && html`<div class="tools log-filters"><${Filters} run=${run} terms=${terms} /></div>`}
     <${ErrorMessage} error=${found.error} reload=${found.reload} />
     ${found.lines.length === 0
       ? html`<${NoLines} run=${run} state=${found.state} filtered=${filtered} />`
       : html`${!whole && found.lines.length >= TAIL_LINES && found.lines[0].line > 1 && html`<p><button type="button" class="quiet"
         onClick=${() => setWhole(true)}>Only the last lines are shown. Show from the first line</button></p>`}
         ${found.lines.length >= MAX_LINES && html`<p class="mute">Only ${MAX_LINES.toLocaleString("en")} lines are shown; the download contains all.</p>`}
-        <${Lines} lines=${found.lines} wrap=${wrap} zone=${zone} label="Log lines" />`}
-    <p><${CopyAs} cli=${`bellringer runs logs ${run.run_id}${options}${hasEnded(run) ? "" : " -f"}`}
-      path=${`runs/${part(run.run_id)}/logs?${new URLSearchParams(terms)}`} /></p>`;
+        <${Lines} lines=${found.lines} wrap=${wrap} zone=${zone} label="Log lines" numbered=${attemptsOf(run).length > 1} />`}`;
 }

@@ -37,6 +37,9 @@ export function RunDuration({ run }) {
 
 export const formatLateness = (run) => (run.lateness_ms === null ? "–" : formatDuration(Math.max(0, run.lateness_ms) / 1000));
 
+/** The name of a worker; `workers`: names by id, without those that the server no longer lists. */
+export const workerName = (id, workers) => workers?.get(id) ?? `worker-${id}`;
+
 /** Shortens an id to its end, the part that differs between runs. */
 export const shortId = (id) => (id.length > 16 ? `…${id.slice(-10)}` : id);
 
