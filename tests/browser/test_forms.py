@@ -93,7 +93,7 @@ def test_a_schedule_is_written_in_english(eye: Eye, shop: Shop) -> None:
     english = page.get_by_label("Describe it in English")
     english.fill("every blue moon")
     expect(field(page, "Describe it in English").locator(".fault")).to_be_visible()
-    english.fill("every weekday at 9 in Berlin")
+    english.fill("every weekday at 9:00 in Berlin")
     expect(page.locator(".understood .meaning")).to_contain_text("Europe/Berlin")
     expect(page.locator(".understood tbody tr")).to_have_count(3)
     english.press("Enter")  # takes it over, and does not submit the form

@@ -8,7 +8,7 @@ import { Card, CopyAs, Link, Loading, ErrorMessage, Time } from "../parts/elemen
 import { openDialog, notify } from "../parts/dialog.js";
 import { Arguments, JsonField, useTask } from "../parts/arguments.js";
 import { Changes } from "../parts/diff.js";
-import { DateTimeField, FormError, SelectField, TextField, Checkbox, faultsAt, useFocusOnFault } from "../parts/field.js";
+import { DateTimeField, FormError, SelectField, TextField, Checkbox, faultsAt, markShown, useFocusOnFault } from "../parts/field.js";
 import { EMPTY, createRequest, documentOf, draftOf, draftOfSchedule, mergePatch, mapPointers, scheduleOf, inexpressible } from "../parts/job_draft.js";
 import { Preview } from "../parts/schedule.js";
 import { CronPresets, ScheduleInEnglish } from "../parts/schedule_input.js";
@@ -131,7 +131,13 @@ function taskDefault(defaults, name) {
 }
 
 /** The preview and the refused request report the same errors of a schedule: each is shown once. */
-const withoutRepeats = (faults) => faults.filter((one, n) => faults.findIndex((other) => other.pointer === one.pointer && other.detail === one.detail) === n);
+function withoutRepeats(faults) {
+  return faults.filter((one, n) => {
+    const isFirst = faults.findIndex((other) => other.pointer === one.pointer && other.detail === one.detail) === n;
+    if (!isFirst) markShown(one);
+    return isFirst;
+  });
+}
 
 const NULL = { detail: "a change cannot set null here, because null removes the field", hint: "omit it, or PUT the whole job" };
 

@@ -101,9 +101,9 @@ function RunDetails({ run, zone, workers }) {
   return html`${run.has_nodes && html`<${RunTimeBar} run=${run} />`}
     ${hasBegun ? html`<section class="card wide run-logs" id="logs" aria-label="Logs"><${Logs} run=${run} zone=${zone} /></section>` : why}
     <div class="cards pair">
+      ${run.attempts.length > 0 && html`<${Card} title="Attempts" wide=${true}><${Attempts} run=${run} zone=${zone} workers=${workers} /><//>`}
       ${hasBegun && why}
-      <${Card} title="Attempts" wide=${hasEnded(run) || !hasBegun}><${Attempts} run=${run} zone=${zone} workers=${workers} /><//>
-      <${Card} title="Arguments" aside=${html`<${CopyButton} text=${write({ args: run.args, kwargs: run.kwargs }, 2)} what="arguments" />`}>
+      <${Card} title="Arguments" wide=${!hasBegun} aside=${html`<${CopyButton} text=${write({ args: run.args, kwargs: run.kwargs }, 2)} what="arguments" />`}>
         <${Payload} run=${run} /><//>
       <${Outcome} run=${run} />
       <${Card} title="Context" wide=${true} aside=${html`<${CopyAs} cli=${`bellringer runs get ${run.run_id}`} path=${pathOf(run)} />`}>
@@ -138,6 +138,7 @@ function verdictText(run, zone) {
   }
   if (run.state === "retrying") return html`<strong>Next attempt <${Time} at=${run.available_at} job=${zone} /></strong> ${after} `;
   if (run.state === "dead") return html`<strong>Dead ${after}</strong> `;
+  if (!hasEnded(run) && new Date(run.available_at) > now.value) return html`<strong>Not due yet</strong>, starts <${Time} at=${run.available_at} job=${zone} /> `;
   const waits = STATE_TEXTS[run.state] ?? run.state;
   const more = run.state === "blocked" && run.blocked.length ? blockReasons(run) : "";
   return html`<strong>${waits}</strong>${!hasEnded(run) && html` for <${WaitingTime} run=${run} />`}${more && `: ${more}`} `;
@@ -189,7 +190,7 @@ function Outcome({ run }) {
     return html`<${Card} title="Result" aside=${!isEmpty && html`<${CopyButton} text=${write(run.result, 2)} what="result" />`}>
       ${isEmpty ? html`<p class="mute">None.</p>` : html`<${Json} value=${run.result} label="Result" />`}<//>`;
   }
-  const { traceback: _traceback, type: _type, message: _message, ...more } = run.error && typeof run.error === "object" ? run.error : {};
+  const { traceback: _traceback, type: _type, message: _message, reason: _reason, ...more } = run.error && typeof run.error === "object" ? run.error : {};
   return Object.keys(more).length > 0 && html`<${Card} title="Error details"><${Json} value=${more} label="Error details" /><//>`;
 }
 
@@ -205,6 +206,7 @@ function Context({ run, zone, workers }) {
     ["Started", at(run.started_at)],
     ["Ended", at(run.finished_at)],
     ["Late by", formatLateness(run)],
+    (run.reason || run.error?.reason) && ["Reason", run.reason || run.error.reason],
     ["Cause", run.cause],
     ["Task", html`<${Link} to="runs" terms=${{ task: run.task }}><code>${run.task}</code><//>`],
     ["Job", run.job ? html`<${Link} to=${`jobs/${part(run.job_id)}`}>${run.job}<//>` : run.workflow ? html`node <${Link} to=${`runs/${part(run.workflow.run_id)}`}

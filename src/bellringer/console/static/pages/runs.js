@@ -44,15 +44,15 @@ function RunsPage() {
   const selected = useMemo(() => signal(new Set()), []);
   const found = useData((stop) => fetchPages("runs", apiTerms(terms), wanted, stop), [text, wanted]);
   const counts = useCounts(terms);
-  return html`<header class="head"><h1>Runs</h1><${Sum} counts=${counts} terms=${terms} /><span class="gap"></span><${ShareButton} what="list" /><${Copies} terms=${terms} /></header>
+  return html`<header class="head"><h1>Runs</h1><${Sum} counts=${counts} terms=${terms} /><span class="gap"></span>
+      <${Choice} name="from" label="When" of=${{ ...RANGES, ...(terms.from && !RANGES[terms.from] && { [terms.from]: `from ${terms.from}` }) }} />
+      <${ShareButton} what="list" /><${Copies} terms=${terms} />${may("operator") && html`<${BulkMenu} terms=${terms} />`}</header>
     <${PageTabs} chosen="runs" />
     <div role="tabpanel" aria-label="Runs">
       <div class="tools run-search"><${QueryBar} terms=${terms} /></div>
-      <div class="tools"><${States} counts=${counts} /><span class="gap"></span>
-        <${Choice} name="from" label="When" of=${{ ...RANGES, ...(terms.from && !RANGES[terms.from] && { [terms.from]: `from ${terms.from}` }) }} />
-        ${Object.keys(terms).length > 0 && html`<button type="button" class="quiet" onClick=${clear}>Clear filters</button>`}
-        ${may("operator") && html`<${BulkMenu} terms=${terms} />`}</div>
-      <${Loading} of=${found}>${(data) => html`<${RunTable} data=${data} terms=${terms} busy=${found.busy} selected=${selected}
+      <div class="tools"><${States} counts=${counts} />
+        ${Object.keys(terms).length > 0 && html`<button type="button" class="quiet" onClick=${clear}>Clear filters</button>`}</div>
+      <${Loading} of=${found} shape="table">${(data) => html`<${RunTable} data=${data} terms=${terms} busy=${found.busy} selected=${selected}
         more=${() => setWanted(wanted + PAGE)} />`}<//>
     </div>`;
 }
@@ -96,9 +96,9 @@ const COLUMNS = [
   { name: "State", class: "tight", cell: (run) => html`<${State} of=${run.state} title=${run.cancel_requested ? "cancel requested" : undefined} />` },
   { name: "Job or task", class: "whose", cell: (run) => html`<${RunSubject} run=${run} />` },
   { name: "Run", class: "tight", cell: (run) => html`<${RunId} id=${run.run_id} />` },
-  { name: "Cause", class: "tight", cell: (run) => run.cause },
-  { name: "Attempt", class: "number", cell: (run) => run.attempt || "–" },
-  { name: "Pool", class: "tight", cell: (run) => run.pool },
+  { name: "Cause", class: "tight spare", cell: (run) => run.cause },
+  { name: "Try", class: "number", title: "number of the attempt", cell: (run) => run.attempt || "–" },
+  { name: "Pool", class: "tight spare", cell: (run) => run.pool },
   { name: "Worker", class: "tight", cell: (run) => (run.worker_id === null ? html`<span class="mute">–</span>` : html`<${Link} to="runs" terms=${{ worker: run.worker_id }}
     class="clip short" title=${`Runs of ${run.worker ?? workerName(run.worker_id)} (worker ${run.worker_id})`}>${run.worker ?? workerName(run.worker_id)}<//>`) },
   { name: "Scheduled for", class: "tight", cell: (run) => html`<${Time} at=${run.scheduled_for} />` },

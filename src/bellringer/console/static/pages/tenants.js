@@ -12,6 +12,7 @@ import { Command } from "../parts/copyable_command.js";
 import { confirm, openDialog, notify } from "../parts/dialog.js";
 import { TextField, faultsAt } from "../parts/field.js";
 import { Gauge } from "../parts/gauge.js";
+import { Menu } from "../parts/menu.js";
 import { usePollingWhile } from "../parts/operations.js";
 import { State } from "../parts/state_badge.js";
 import { Table } from "../parts/table.js";
@@ -105,12 +106,12 @@ const COLUMNS = (used, reload) => [
   { name: "Weight", class: "number", title: "share of the workers when several tenants wait: 2 gets twice as much as 1", cell: (one) => figure(one.weight) },
   { name: "Objective", class: "tight", title: "share of runs that start in time", cell: (one) => objectiveText(one.objective) || html`<span class="mute" title="the default of the installation">default</span>` },
   { name: html`<span class="unseen">Actions</span>`, class: "tight acts", cell: (one) => html`<span class="row-actions">
-      <button type="button" class="quiet" aria-label=${`Edit ${one.name} …`} onClick=${() => askTenant(one, reload)}>Edit …</button>
       <button type="button" class="quiet" aria-label=${`Keys of ${one.name}`} aria-expanded=${query.value.get("tenant") === one.name} onClick=${() => setQuery({ tenant: one.name })}>Keys</button>
-      ${one.name !== caller.value.tenant && html`<button type="button" class="quiet" aria-label=${`Switch to ${one.name}`}
-        onClick=${() => switchTenant(one.name)}>Switch to</button>`}
-      <button type="button" class="quiet" aria-label=${`${one.suspended_at ? "Resume" : "Suspend"} ${one.name} …`}
-        onClick=${() => suspend(one, reload)}>${one.suspended_at ? "Resume …" : "Suspend …"}</button></span>` },
+      <${Menu} label=${`More actions: ${one.name}`} items=${[
+        one.name !== caller.value.tenant && { icon: "tenants", text: `Switch to ${one.name}`, act: () => switchTenant(one.name) },
+        { icon: "edit", text: "Edit …", act: () => askTenant(one, reload) },
+        one.suspended_at ? { icon: "resume", text: "Resume …", act: () => suspend(one, reload) } : { icon: "pause", text: "Suspend …", tone: "bad", act: () => suspend(one, reload) },
+      ]} /></span>` },
 ];
 
 

@@ -4,6 +4,9 @@ import { ErrorMessage } from "./elements.js";
 
 const placed = new WeakSet(); // errors that a field shows
 
+/** Marks an error as shown: a field shows another one with the same text. */
+export const markShown = (one) => placed.add(one);
+
 /** The errors that no field shows. */
 export const unplaced = (faults) => faults.filter((one) => !placed.has(one));
 
@@ -38,7 +41,13 @@ export function useFocusOnFault(form, error) {
   }, [error]);
 }
 
-export const faultText = (one) => [one.detail ?? one.message, one.hint].filter(Boolean).join(": ");
+const sentence = (text) => (/^[a-z]+ /.test(text) ? text[0].toUpperCase() + text.slice(1) : text);
+
+/** An error and its remedy as sentences. `known`: a hint that the field shows already. */
+export function faultText(one, known = "") {
+  const remedy = one.hint && !(known && one.hint.endsWith(known)) ? one.hint : "";
+  return [one.detail ?? one.message, remedy].filter(Boolean).map(sentence).join(". ");
+}
 
 /**
  * `children(named)` renders the control with the attributes in `named`, which link it to its label, hint and errors. `announce`: screen readers
@@ -51,7 +60,7 @@ export function Field({ label, hint, faults = [], wide = false, announce = false
   return html`<div class="field ${wide ? "wide" : ""}"><label for=${id}>${label}</label>
     ${children(named)}
     ${hint && html`<small id=${`${id}-hint`}>${hint}</small>`}
-    ${faults.length > 0 && html`<small class="fault tone-bad" id=${`${id}-fault`} role=${announce ? "alert" : undefined}><span aria-hidden="true">⚠</span> ${[...new Set(faults.map(faultText))].join(" · ")}</small>`}
+    ${faults.length > 0 && html`<small class="fault tone-bad" id=${`${id}-fault`} role=${announce ? "alert" : undefined}><span aria-hidden="true">⚠</span> ${[...new Set(faults.map((one) => faultText(one, hint)))].join(" · ")}</small>`}
   </div>`;
 }
 

@@ -14,7 +14,7 @@ import { whyJob } from "./why.js";
 const TYPING_PAUSE_MS = 150; // milliseconds without typing before the search
 const MAX_JOBS = 8;
 const SCAN_PAGE = 200; // jobs per request of the loose search
-const SCAN_REQUESTS = 5; // requests of the loose search, when no part of a name is typed as it is
+const SCAN_REQUESTS = 5; // pages of the list that the loose search reads, beside what the server finds
 const opened = signal(false);
 export const openPalette = () => (opened.value = true);
 
@@ -206,8 +206,8 @@ async function search(text, stop) {
 }
 
 /**
- * Jobs whose name contains the text. If there are none and `loosely`, those whose name has its letters in this order: the server searches all jobs for a part
- * of the text, and the result is narrowed here.
+ * Jobs whose name contains the text. If there are none and `loosely`, those whose name has its letters in this order: the server searches all
+ * jobs for parts of the text, and lists the first ones by name; the best of both are kept.
  */
 async function findJobs(text, stop, { loosely }) {
   const load = (q, limit) => get("jobs", { ...(q && { q }), limit, sort: "name" }, stop).then((page) => page.items);
@@ -215,14 +215,13 @@ async function findJobs(text, stop, { loosely }) {
   if (exact.length || !text || !loosely) return exact;
   const words = text.split(/\s+/).toSorted((a, b) => b.length - a.length);
   const parts = [...(words.length > 1 ? words : []), ...[4, 3, 2].map((length) => words[0].slice(0, length))];
-  for (const one of new Set(parts.filter((one) => one.length > 1 && one !== text))) {
-    const found = best(text, await load(one, SCAN_PAGE));
-    if (found.length) return found.slice(0, MAX_JOBS);
-  }
-  return scanJobs(text, stop);
+  const asked = [...new Set(parts)].filter((one) => one.length > 1 && one !== text);
+  const found = (await Promise.all([...asked.map((one) => load(one, SCAN_PAGE)), scanJobs(stop)])).flat();
+  const known = new Map(found.map((job) => [job.job_id, job]));
+  return best(text, [...known.values()]).slice(0, MAX_JOBS);
 }
 
-async function scanJobs(text, stop) {
+async function scanJobs(stop) {
   const found = [];
   let cursor;
   for (let n = 0; n < SCAN_REQUESTS && (n === 0 || cursor); n += 1) {
@@ -230,5 +229,5 @@ async function scanJobs(text, stop) {
     found.push(...page.items);
     cursor = page.next_cursor;
   }
-  return best(text, found).slice(0, MAX_JOBS);
+  return found;
 }

@@ -115,7 +115,7 @@ export function ScheduleInEnglish({ zone, use }) {
   const faults = !error ? [] : isWrongZone ? [{ detail: "the time zone below is not valid" }] : error.errors?.length ? error.errors : [{ detail: error.message }];
   return html`<div class="in-english" aria-busy=${busy}>
     <${Field} label="Describe it in English" wide=${true} faults=${faults} hint=${used && text.trim() === used ? "taken over into the fields below" : undefined}>
-      ${(named) => html`<input ref=${field} ...${named} type="text" value=${text} placeholder="every weekday at 9 in Berlin" autocomplete="off" spellcheck=${false}
+      ${(named) => html`<input ref=${field} ...${named} type="text" value=${text} placeholder="every weekday at 9:00 in Berlin" autocomplete="off" spellcheck=${false}
         aria-controls=${id} onInput=${(event) => (setUsed(""), setText(event.target.value))} onKeyDown=${pressed} />`}<//>
     <div id=${id} aria-live="polite">${response && html`<div class="understood">
       <${Meaning} of=${response} />
