@@ -104,7 +104,7 @@ const COLUMNS = [
   { name: "Scheduled for", class: "tight", cell: (run) => html`<${Time} at=${run.scheduled_for} />` },
   { name: "Late by", class: "number", title: "from the scheduled time to the start", cell: formatLateness },
   { name: "Took", class: "number", cell: (run) => html`<${RunDuration} run=${run} />` },
-  { name: "Details", class: "known", cell: (run) => html`<span title=${known(run)}>${known(run)}</span>` },
+  { name: "Details", class: "known", cell: (run) => known(run) && html`<span title=${known(run)}>${known(run)}</span>` },
 ];
 
 function known(run) {

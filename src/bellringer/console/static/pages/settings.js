@@ -53,7 +53,7 @@ const COLUMNS = [
   { name: "Value", cell: shown },
   { name: "Source", class: "tight", cell: (setting) => (setting.source === "default" ? html`<span
     class="mute">default</span>` : html`<strong>${SOURCES[setting.source] ?? setting.source}</strong>`) },
-  { name: "Location", class: "tight", cell: (setting) => html`<code>${setting.where}</code>` },
+  { name: "Location", class: "tight", cell: (setting) => setting.where && html`<code>${setting.where}</code>` },
 ];
 
 function Configuration() {

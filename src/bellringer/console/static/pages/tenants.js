@@ -40,7 +40,7 @@ export default function Tenants() {
 function Quota({ of, name }) {
   if (!of) return html`<span class="mute">…</span>`;
   if (of.used === null) return of.most === null ? html`<span class="mute">no limit</span>` : html`at most ${figure(of.most)}`;
-  if (of.most === null) return html`${figure(of.used)} <span class="mute">(no limit)</span>`;
+  if (of.most === null) return html`<span>${figure(of.used)} <span class="mute">(no limit)</span></span>`;
   return html`<${Gauge} value=${of.used} most=${of.most} label=${`${QUOTAS[of.name]?.[0] ?? of.name} of ${name}`} waits=${true} />`;
 }
 
@@ -97,7 +97,7 @@ const waiting = (load) => figure(load ? load.ready + load.retrying + load.held :
 const COLUMNS = (used, reload) => [
   { name: "State", class: "tight", cell: (one) => html`<${State} of=${one.suspended_at ? "suspended" : "active"}
     title=${one.suspended_at ? `since ${formatTime(one.suspended_at)}` : undefined} />` },
-  { name: "Name", cell: (one) => html`<span class="name">${one.name}</span>${one.name === caller.value.tenant && html` <span class="mute">(current)</span>`}` },
+  { name: "Name", cell: (one) => html`<span><span class="name">${one.name}</span>${one.name === caller.value.tenant && html` <span class="mute">(current)</span>`}</span>` },
   ...COUNTED.map((quota) => ({ name: QUOTAS[quota][0], title: QUOTAS[quota][1], class: "tight", cell: (one) => html`<${Quota}
     of=${used[one.name]?.[quota]} name=${one.name} />` })),
   { name: "Requests per minute", class: "tight", cell: (one) => html`<${Quota} of=${used[one.name]?.api_per_minute} name=${one.name} />` },
