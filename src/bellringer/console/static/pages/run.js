@@ -103,7 +103,7 @@ function RunDetails({ run, zone, workers }) {
     <div class="cards pair">
       ${run.attempts.length > 0 && html`<${Card} title="Attempts" wide=${true}><${Attempts} run=${run} zone=${zone} workers=${workers} /><//>`}
       ${hasBegun && why}
-      <${Card} title="Arguments" wide=${!hasBegun} aside=${html`<${CopyButton} text=${write({ args: run.args, kwargs: run.kwargs }, 2)} what="arguments" />`}>
+      <${Card} title="Arguments" wide=${!hasBegun || (hasEnded(run) && !hasOutcome(run))} aside=${html`<${CopyButton} text=${write({ args: run.args, kwargs: run.kwargs }, 2)} what="arguments" />`}>
         <${Payload} run=${run} /><//>
       <${Outcome} run=${run} />
       <${Card} title="Context" wide=${true} aside=${html`<${CopyAs} cli=${`bellringer runs get ${run.run_id}`} path=${pathOf(run)} />`}>
@@ -182,16 +182,22 @@ function Payload({ run }) {
       label="Keyword arguments" />`}`;
 }
 
+function errorDetails(run) {
+  const { traceback: _traceback, type: _type, message: _message, reason: _reason, ...more } = run.error && typeof run.error === "object" ? run.error : {};
+  return more;
+}
+
+const hasOutcome = (run) => run.state === "succeeded" || (hasEnded(run) && Object.keys(errorDetails(run)).length > 0);
+
 /** The result, or those parts of the error that neither the summary nor the traceback of the attempt shows. */
 function Outcome({ run }) {
-  if (!hasEnded(run)) return null;
+  if (!hasOutcome(run)) return null;
   if (run.state === "succeeded") {
     const isEmpty = run.result === null;
     return html`<${Card} title="Result" aside=${!isEmpty && html`<${CopyButton} text=${write(run.result, 2)} what="result" />`}>
       ${isEmpty ? html`<p class="mute">None.</p>` : html`<${Json} value=${run.result} label="Result" />`}<//>`;
   }
-  const { traceback: _traceback, type: _type, message: _message, reason: _reason, ...more } = run.error && typeof run.error === "object" ? run.error : {};
-  return Object.keys(more).length > 0 && html`<${Card} title="Error details"><${Json} value=${more} label="Error details" /><//>`;
+  return html`<${Card} title="Error details"><${Json} value=${errorDetails(run)} label="Error details" /><//>`;
 }
 
 /** Runs are created ahead of their time, so that they can start on time. */
