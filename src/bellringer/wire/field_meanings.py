@@ -113,6 +113,7 @@ FIELD_MEANINGS: Final[Mapping[str, str]] = {
     "Run.reason": "why the run has this state",
     "RunItem.reason": "why the run has this state",
     "RunItem.worker": "name of the worker that executes the run or that executed its last attempt, in lists",
+    "Run.worker": "left out; lists name the worker",
     "LedgerEntry.reason": "why the occurrence has this outcome",
     "FlowNode.reason": "why a node was skipped or is dead",
     "NodeItem.reason": "why a node was skipped or is dead",
