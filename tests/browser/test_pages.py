@@ -30,6 +30,7 @@ PAGES: Final = (
     "operations/{operation}",
     "dead-letters",
     "dead-letters?fingerprint={fingerprint}",
+    "dead-letters?view=discarded",
     "calendar",
     "calendar?view=month",
     "calendar?view=day",

@@ -218,8 +218,8 @@ def test_nodes_are_walked_by_the_keyboard(eye: Eye, full: Mapping[str, str]) -> 
 
 def test_a_graph_is_dragged_zoomed_by_the_wheel_and_turned(eye: Eye, full: Mapping[str, str]) -> None:
     page = eye.go(f"runs/{full['run']}")
-    place = "document.querySelector('.dag svg > g').getAttribute('transform')"
-    frame = page.locator(".dag svg").bounding_box()
+    place = "document.querySelector('.dag > svg > g').getAttribute('transform')"
+    frame = page.locator(".dag > svg").bounding_box()
     assert frame is not None
     at = (frame["x"] + 20, frame["y"] + frame["height"] - 20)
     first = page.evaluate(place)
@@ -359,6 +359,69 @@ def test_versions_are_compared_in_the_picture_and_in_words(eye: Eye, full: Mappi
     expect(page.get_by_role("complementary", name="node load")).to_contain_text("priority")
 
 
+def test_a_map_expands_to_its_elements_in_the_gantt(eye: Eye, full: Mapping[str, str]) -> None:
+    page = eye.go(f"runs/{full['run']}?view=gantt")
+    rows = page.locator(".gantt .element")
+    expect(rows).to_have_count(0)
+    page.get_by_role("button", name="Show 5 elements of weigh").click()
+    expect(rows).to_have_count(5)
+    expect(page.locator(".gantt .element .run")).to_have_count(5)
+    expect(page.locator(".gantt .element .run.tone-bad")).to_have_count(1)
+    expect(rows.nth(2)).to_contain_text("dead")
+    assert page.locator(".gantt .element .at-bar").all_inner_texts()[0].endswith("s")
+    page.evaluate(AXE_SCRIPT)
+    assert faults(page) == []
+    rows.nth(2).get_by_role("button").click()
+    expect(page.get_by_role("complementary", name="node weigh[2]")).to_be_visible()
+    page.get_by_role("button", name="Hide 5 elements of weigh").click()
+    expect(rows).to_have_count(0)
+
+
+def test_a_large_map_shows_its_elements_in_parts(eye: Eye, shop: Shop) -> None:
+    many = {
+        "name": "many",
+        "task": "shop.give",
+        "over": {"value": list(range(120))},
+        "takes": {"value": {"item": True}},
+    }
+    run = start(shop, make(shop, "large map", many))
+    assert shop.ended(run)["state"] == "succeeded"
+    page = eye.go(f"runs/{run}?view=gantt")
+    page.get_by_role("button", name="Show 120 elements of many").click()
+    bars = page.locator(".gantt .element .run")
+    expect(bars).to_have_count(50)
+    page.get_by_role("button", name="Show more elements of many: 70 left").click()
+    expect(bars).to_have_count(100)
+    page.get_by_role("button", name="Show more elements of many: 20 left").click()
+    expect(bars).to_have_count(120)
+
+
+def test_workflows_are_filtered_by_the_state_of_their_last_run(eye: Eye, shop: Shop) -> None:
+    pack = {"name": "pack", "task": "shop.pack", "kwargs": {"order": 1}}
+    done, idle = make(shop, "filtered done", pack), make(shop, "filtered idle", pack)
+    assert shop.ended(start(shop, done))["state"] == "succeeded"
+    page = eye.go("workflows?q=filtered")
+    rows = page.get_by_role("table", name="Workflows").locator("tr[data-row]")
+    expect(rows).to_have_count(2)
+    chips = page.get_by_role("group", name="State of the last run")
+    expect(chips.get_by_role("button")).to_have_text(["succeeded 1", "no runs yet 1"])
+    chips.get_by_role("button", name="no runs yet").click()
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("filtered idle")
+    assert "state=none" in page.url
+    chips.get_by_role("button", name="succeeded").click()
+    expect(rows).to_have_count(2)
+    chips.get_by_role("button", name="no runs yet").click()
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("filtered done")
+    assert shop.ended(start(shop, idle))["state"] == "succeeded"
+    expect(rows).to_have_count(2)  # live
+    eye.go("workflows?q=filtered&state=dead")
+    page.get_by_text("No matching workflows").wait_for()
+    page.get_by_role("link", name="show all workflows").click()
+    expect(rows).not_to_have_count(0)
+
+
 LAY_OUT: Final = """async ([names, edges, direction]) => {
     const { BOX, layout } = await import("./static/lib/layout.js");
     const { boxes, lines, width, height } = layout(names.map((name) => ({ name })), edges, direction);
@@ -434,7 +497,7 @@ DRAW: Final = """async ([n, mark]) => {
     return Math.round(performance.now() - before);
 }"""
 PAN: Final = """async () => {
-    const svg = document.querySelector(".dag svg");
+    const svg = document.querySelector(".dag > svg");
     const { left, top } = svg.getBoundingClientRect();
     const at = (type, x) =>
         svg.dispatchEvent(new PointerEvent(type, { pointerId: 1, clientX: left + x, clientY: top + 300 }));

@@ -2,13 +2,14 @@
 import { html, useState } from "../lib/html.js";
 import { caller, get, may, part } from "../lib/api.js";
 import { download } from "../lib/download.js";
+import { Icon } from "../lib/icons.js";
 import { useData } from "../lib/page_data.js";
 import { fetchPages } from "../lib/pages.js";
 import { setQuery, query } from "../lib/router.js";
 import { formatTime } from "../lib/time.js";
-import { CopyAs, Empty, DescriptionList, Json, Link, Loading, MoreButton, Tabs, Time, copy } from "../parts/elements.js";
+import { CopyAs, Empty, DescriptionList, Json, Link, Loading, MoreButton, Skeleton, Tabs, Time, copy } from "../parts/elements.js";
 import { Command } from "../parts/copyable_command.js";
-import { perform, openDialog } from "../parts/dialog.js";
+import { perform } from "../parts/dialog.js";
 import { Changes } from "../parts/diff.js";
 import { DateTimeField } from "../parts/field.js";
 import { Facet } from "../parts/filters.js";
@@ -20,7 +21,7 @@ const FILTERS = ["who", "action", "kind", "target", "from", "to", "installation"
 const KINDS = ["job", "run", "tenant", "pool", "calendar", "freeze", "api_key", "secret", "webhook_endpoint", "backfill", "operation", "worker", "app"];
 
 export default function Audit() {
-  if (!caller.value) return html`<p class="loading" aria-busy="true">Loading …</p>`;
+  if (!caller.value) return html`<header class="head"><h1>Audit</h1></header><${Skeleton} shape="table" />`;
   if (!may("admin")) {
     return html`<header class="head"><h1>Audit</h1></header><${Empty}
       title="Only administrators can read the audit log"><p>Your role is ${caller.value.role}. An administrator can create a key for you:</p>
@@ -53,6 +54,14 @@ function Entries() {
   const filters = terms();
   const found = useData((stop) => fetchPages("audit", filters, wanted, stop), [JSON.stringify(filters), wanted]);
   const items = found.data?.items ?? [];
+  const [opened, setOpened] = useState(() => new Set());
+  function toggle(entry) {
+    setOpened((old) => {
+      const next = new Set(old);
+      if (!next.delete(entry.audit_id)) next.add(entry.audit_id);
+      return next;
+    });
+  }
   const search = new URLSearchParams(filters).toString();
   const flags = Object.entries(filters).map(([name, value]) => (name === "installation" ? " --installation" : ` --${name} '${value}'`)).join("");
   return html`<div class="tools" role="group" aria-label="filters">
@@ -66,8 +75,9 @@ function Entries() {
     <div class="tools"><button type="button"
       onClick=${() => perform(() => download("audit/export", filters, "audit.ndjson"))}>Export as NDJSON</button><span class="gap"></span>
       <${CopyAs} cli=${`bellringer audit list${flags}`} path=${`audit${search && `?${search}`}`} /></div>
-    <${Loading} of=${found}>${(data) => html`${data.items.length === 0 ? html`<${Nothing} filtered=${search} more=${data.next_cursor} />`
-      : html`<${Table} caption="Changes, newest first" columns=${COLUMNS} rows=${data.items} id=${(entry) => String(entry.audit_id)} open=${openEntry} />`}
+    <${Loading} of=${found} shape="table">${(data) => html`${data.items.length === 0 ? html`<${Nothing} filtered=${search} more=${data.next_cursor} />`
+      : html`<${Table} caption="Changes, newest first" columns=${COLUMNS(opened, toggle)} rows=${data.items} id=${(entry) => String(entry.audit_id)} open=${toggle}
+        detail=${(entry) => opened.has(entry.audit_id) && html`<${Entry} entry=${entry} />`} />`}
       <${MoreButton} cursor=${data.next_cursor} busy=${found.busy} onMore=${() => setWanted(wanted + PAGE)} />`}<//>`;
 }
 
@@ -94,17 +104,17 @@ const targetName = (entry) => [entry.name, entry.after?.name, entry.before?.name
 
 function Target({ of }) {
   const text = html`<span class="clip" title=${of.target}>${targetName(of)}</span>`;
-  return html`<span class="mute">${of.kind}</span> ${of.kind in PLACES ? html`<${Link} to=${PLACES[of.kind](of.target)}>${text}<//>` : text}`;
+  return html`<span><span class="mute">${of.kind.replaceAll("_", " ")}</span> ${of.kind in PLACES ? html`<${Link} to=${PLACES[of.kind](of.target)}>${text}<//>` : text}</span>`;
 }
 
-const COLUMNS = [
+const COLUMNS = (opened, toggle) => [
   { name: "When", class: "tight", cell: (entry) => html`<${Time} at=${entry.at} />` },
   { name: "Who", class: "tight", cell: (entry) => html`<${Link} to="audit" terms=${{ ...terms(), who: entry.who }}>${entry.who}<//>` },
   { name: "Action", class: "tight", cell: (entry) => html`<code>${entry.action}</code>` },
   { name: "Target", cell: (entry) => html`<${Target} of=${entry} />` },
-  { name: "Changed", cell: (entry) => html`<button type="button" class="quiet clip" title="Show before and after"
-    onClick=${() => openEntry(entry)}>${entry.changed.map((one) => one.replaceAll("_", " ")).join(", ") || "details"} …</button>` },
-  { name: "Origin", class: "tight", cell: (entry) => entry.origin ?? html`<span class="mute">no request</span>` },
+  { name: "Changed", cell: (entry) => html`<button type="button" class="quiet changed" aria-expanded=${opened.has(entry.audit_id)} onClick=${() => toggle(entry)}>
+    <${Icon} name=${opened.has(entry.audit_id) ? "chevron-down" : "chevron-right"} /> <span class="clip">${changedFields(entry).map((one) => one.replaceAll("_", " ")).join(", ") || "details"}</span></button>` },
+  { name: "From", class: "tight", cell: (entry) => entry.origin ?? html`<span class="mute">no request</span>` },
   { name: "Request", class: "tight", cell: (entry) => entry.request_id && html`<${Request} of=${entry.request_id} />` },
 ];
 
@@ -117,20 +127,24 @@ function sizeOrValue(value) {
   return size === undefined ? value : `${size.toLocaleString("en")} bytes; the export contains them`;
 }
 
+const INTERNAL = ["schedule_ids"]; // numbers of rows; `schedules` shows the same change
+const changedFields = (entry) => entry.changed.filter((name) => !INTERNAL.includes(name));
+
 function changesOf(entry) {
-  const fields = entry.changed.length ? entry.changed : Object.keys({ ...entry.before, ...entry.after });
+  const fields = changedFields({ changed: entry.changed.length ? entry.changed : Object.keys({ ...entry.before, ...entry.after }) });
   return fields.map((field) => ({ field, before: sizeOrValue(entry.before?.[field]), after: sizeOrValue(entry.after?.[field]) }));
 }
 
-function openEntry(entry) {
-  openDialog(`${entry.action} · ${targetName(entry)}`, ({ close }) => html`<${DescriptionList} of=${[
-      ["Who", entry.who], ["When", formatTime(entry.at)], ["Origin", entry.origin], ["Request", entry.request_id && html`<code>${entry.request_id}</code>`],
-      ["Target", html`${entry.kind} <code>${entry.target}</code>`], entry.revision !== null && ["Revision", entry.revision], ["Entry", entry.audit_id],
-    ]} />
-    ${entry.before || entry.after ? html`<${Changes} of=${changesOf(entry)} caption="Before and after" />` : html`<p
-      class="mute">There is nothing to compare.</p>`}
-    <details><summary>As JSON</summary><${Json} value=${entry} label="The entry as JSON" /></details>
-    <div class="actions"><button type="button" autofocus onClick=${close}>Close</button></div>`);
+/** An entry in full, below its row: what changed, who did it, from where, and in which request. */
+function Entry({ entry }) {
+  const request = entry.request_id && html`<code>${entry.request_id}</code> <button type="button" class="quiet icon" title="Copy the request id" aria-label="Copy the request id"
+    onClick=${() => copy(entry.request_id)}><${Icon} name="copy" /></button>`;
+  return html`<div class="entry"><div>${entry.before || entry.after ? html`<${Changes} of=${changesOf(entry)} caption="Before and after" />`
+      : html`<p class="mute">This action has no values to compare.</p>`}</div>
+    <div><${DescriptionList} of=${[
+      ["Who", entry.who], ["From", entry.origin ?? "no request: the server itself"], ["When", formatTime(entry.at)], request && ["Request", request],
+      ["Target", html`${entry.kind.replaceAll("_", " ")} <code>${entry.target}</code>`], entry.revision !== null && ["Revision", entry.revision], ["Entry", entry.audit_id],
+    ]} /><details><summary>As JSON</summary><${Json} value=${entry} label="The entry as JSON" /></details></div></div>`;
 }
 
 // Seals
@@ -148,7 +162,7 @@ function Seals() {
   const found = useData((stop) => fetchPages("audit/seals", {}, wanted, stop), [wanted]);
   return html`<p class="mute">A seal is the SHA-256 of the previous seal and of all entries since then, of all tenants.
     Store a seal elsewhere from time to time: a later rewrite of the log is then detectable. <${CopyAs} cli="bellringer audit verify" path="audit/seals" /></p>
-    <${Loading} of=${found}>${(data) => data.items.length === 0
+    <${Loading} of=${found} shape="table">${(data) => data.items.length === 0
       ? html`<${Empty} title="No seals yet"><p>A scheduler seals new entries every two seconds.</p><p><${Command}
         text="bellringer scheduler" /></p><//>`
       : html`<${Table} caption="Seals, newest first" columns=${SEALS} rows=${data.items} id=${(seal) => String(seal.seal_id)} /><${MoreButton}

@@ -1,6 +1,7 @@
-// Cluster: shard holders, clock skew and lag.
+// Cluster: shard holders and their moves, clock skew, lag, and the health of the database.
 import { html } from "../lib/html.js";
-import { get } from "../lib/api.js";
+import { caller, get } from "../lib/api.js";
+import { fetchPages } from "../lib/pages.js";
 import { usePolling } from "../lib/polling.js";
 import { useData } from "../lib/page_data.js";
 import { query } from "../lib/router.js";
@@ -8,12 +9,17 @@ import { now, formatDuration } from "../lib/time.js";
 import { Card, CopyAs, Empty, DescriptionList, Link, Loading, Time } from "../parts/elements.js";
 import { Command } from "../parts/copyable_command.js";
 import { Choice } from "../parts/filters.js";
-import { Badge, ShardStrip, letter } from "../parts/shards.js";
+import { DatabaseHealth, databaseProblems } from "../parts/database_health.js";
+import { segment } from "../parts/segmented_control.js";
+import { HOURS, MOVES_READ, ShardMoves, USUAL_HOURS, placesOf } from "../parts/shard_moves.js";
+import { Badge, ShardStrip, heldFor, letter } from "../parts/shards.js";
 import { State } from "../parts/state_badge.js";
 import { Table } from "../parts/table.js";
 import { Verdict, worst } from "../parts/health_summary.js";
 
 const POLL_SECONDS = 3; // lease renewals are not announced by the live stream
+const NARROW = matchMedia("(max-width: 48rem)"); // 64 leases as cards are long, so they start closed
+const DATABASE_POLL_SECONDS = 15; // measuring the size of a large database takes a while
 const LOST_AFTER_SECONDS = 10; // seconds without a heartbeat after which a node has lost its leases
 const MAX_SKEW_SECONDS = 1; // seconds of clock skew that are worth a warning
 const LATE_AFTER_SECONDS = 5; // seconds that a shard may be late
@@ -22,21 +28,28 @@ const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count ==
 /** Formats a duration with its sign. */
 const signed = (seconds) => `${seconds < 0 ? "−" : "+"}${formatDuration(Math.abs(seconds))}`;
 
-function readCluster(stop) {
+function readCluster(hours, stop) {
   const none = (error) => (error.name === "AbortError" ? Promise.reject(error) : null); // show the rest without it
-  return Promise.all([get("cluster", {}, stop), get("cluster/tz-moves", { limit: 20 }, stop).catch(none),
-    get("version", {}, stop).catch(none)]).then(([cluster, tz, version]) => ({ ...cluster, tz, version }));
+  return Promise.all([get("cluster", {}, stop), fetchPages("cluster/moves", { hours }, MOVES_READ, stop).catch(none),
+    get("cluster/tz-moves", { limit: 20 }, stop).catch(none), get("version", {}, stop).catch(none)])
+    .then(([cluster, moves, tz, version]) => ({ ...cluster, moves, tz, version }));
 }
 
 export default function Cluster() {
-  const found = useData(readCluster, []);
+  const hours = segment("hours", HOURS, USUAL_HOURS);
+  const isInstallation = Boolean(caller.value?.everywhere); // the database serves all tenants
+  const found = useData((stop) => readCluster(hours, stop), [hours]);
+  const database = useData(async (stop) => (isInstallation ? get("cluster/database", {}, stop) : null), [isInstallation], { once: true });
   usePolling(found, POLL_SECONDS);
+  usePolling(database, DATABASE_POLL_SECONDS);
   return html`<header class="head"><h1>Cluster</h1><span class="gap"></span><${CopyAs} cli="bellringer cluster status" path="cluster" /></header>
-    <${Loading} of=${found}>${(data) => {
-      const places = new Map(data.nodes.map((node, place) => [node.node_id, place]));
-      return html`<${Summary} data=${data} /><${Nodes} nodes=${data.nodes} places=${places} leases=${data.leases} />
-        <${Shards} data=${data} places=${places} at=${found.at} />
-        <div class="cards"><${Lag} lag=${data.lag} /><${Versions} data=${data} /></div><${ZoneMoves} tz=${data.tz} />`;
+    <${Loading} of=${found} shape="page">${(data) => {
+      const places = placesOf(data.nodes, data.moves?.items ?? []);
+      return html`<${Summary} data=${data} health=${database.data} /><${Nodes} nodes=${data.nodes} places=${places} leases=${data.leases} />
+        <${Shards} data=${data} places=${places} />
+        ${data.moves && html`<${ShardMoves} moves=${data.moves} leases=${data.leases} places=${places} hours=${hours} />`}
+        <div class="cards pair">${database.data && html`<${DatabaseHealth} health=${database.data} />`}<${Versions} data=${data} /><${Lag} lag=${data.lag} /></div>
+        <${Leases} data=${data} places=${places} at=${found.at} /><${ZoneMoves} tz=${data.tz} />`;
     }}<//>`;
 }
 
@@ -44,7 +57,7 @@ const alive = (node) => node.age < LOST_AFTER_SECONDS;
 const stateOf = (node) => (!alive(node) ? "gone" : node.waits_for ? "waiting" : "live");
 
 /** The problems, each with its tone. */
-function problems(data) {
+function problems(data, health) {
   const { nodes, shards, lag, schema, tz } = data;
   const late = lag.firing > LATE_AFTER_SECONDS && `fires are up to ${formatDuration(lag.firing)} late`;
   const waits = nodes.filter((node) => alive(node) && node.waits_for).map((node) => `${node.name} waits for ${node.waits_for}`);
@@ -55,6 +68,7 @@ function problems(data) {
     ...(late ? [["bad", late]] : []),
     ...(skewOf(data) >= MAX_SKEW_SECONDS ? [["warn", "clocks differ"]] : []),
     ...waits.map((text) => ["warn", text]),
+    ...databaseProblems(health),
     ...(schema.current === schema.wanted ? [] : [["warn", `the schema is version ${schema.current}, but this server needs ${schema.wanted}`]]),
     ...(versions ? [["warn", versions]] : []),
   ];
@@ -62,10 +76,10 @@ function problems(data) {
 
 const skewOf = (data) => Math.max(Math.abs(data.skew), ...data.nodes.filter(alive).map((node) => Math.abs(node.skew)));
 
-function Summary({ data }) {
+function Summary({ data, health }) {
   const { held, total } = data.shards;
   const expired = data.leases.filter((lease) => !lease.holder && lease.token > 0).length;
-  const found = problems(data);
+  const found = problems(data, health);
   return html`<${Verdict} tone=${worst(found.map(([tone]) => tone))}><a href="#leases" onClick=${toLeases}>
     ${held}/${total} shards</a> held, ${expired} expired, skew ${formatDuration(skewOf(data))}${found.map(([, text]) => `; ${text}`).join("")}.<//>
     ${!data.nodes.some(alive) && html`<p>Start a scheduler: <${Command} text="bellringer scheduler" /></p>`}`;
@@ -73,7 +87,10 @@ function Summary({ data }) {
 
 function toLeases(event) {
   event.preventDefault();
-  document.getElementById("leases")?.scrollIntoView();
+  const leases = document.getElementById("leases");
+  if (!leases) return;
+  leases.open = true;
+  leases.scrollIntoView();
 }
 
 const tokens = (leases) => {
@@ -89,11 +106,12 @@ function Nodes({ nodes, places, leases }) {
   const columns = [
     { name: "State", cell: (node) => html`<${State} of=${stateOf(node)} />
       ${node.waits_for && alive(node) ? html` <span class="mute">for ${node.waits_for}</span>` : ""}` },
-    { name: "Node", cell: (node) => html`<${Badge} place=${places.get(node.node_id)} /> <strong>${node.name}</strong> <span class="mute">
-      ${node.host === null ? "" : `${node.host} pid ${node.pid}`}</span>` },
+    { name: "Node", cell: (node) => html`<span><${Badge} place=${places.get(node.node_id)} /> <strong>${node.name}</strong> <span class="mute">
+      ${node.host === null ? "" : `${node.host} pid ${node.pid}`}</span></span>` },
     { name: "Version", cell: (node) => node.version },
     { name: "Region", cell: (node) => node.region ?? html`<span class="mute">–</span>` },
     number("Shards", (node) => html`<${Link} to="cluster" terms=${{ node: node.node_id }}>${held(node).length}<//>`),
+    number("Held for", (node) => heldFor(held(node)), "how long the node has had its shards: the latest and the first that it got"),
     number("Tokens", (node) => tokens(held(node)), "fencing tokens; each grows with every new holder"),
     number("Fired", (node) => node.fired.toLocaleString("en")),
     number("Rejected", (node) => node.refused.toLocaleString("en"), "writes rejected because the node had lost the lease"),
@@ -102,11 +120,16 @@ function Nodes({ nodes, places, leases }) {
     { name: "Started", cell: (node) => html`<${Time} at=${node.started_at} />` },
   ];
   return html`<h2 class="section">Nodes</h2>${nodes.length
-    ? html`<${Table} caption="Scheduler nodes" columns=${columns} rows=${nodes} id=${(node) => node.node_id} />`
+    ? html`<div class="dense"><${Table} caption="Scheduler nodes" columns=${columns} rows=${nodes} id=${(node) => node.node_id} /></div>`
     : html`<${Empty} title="No nodes"><p>Every server includes a scheduler. To start one without an API: <${Command} text="bellringer scheduler" /></p><//>`}`;
 }
 
-function Shards({ data, places, at }) {
+function Shards({ data, places }) {
+  const label = `${data.shards.held} of ${data.shards.total} shards are held; the table of leases lists the holders`;
+  return html`<h2 id="shards" class="section">Shards</h2><${ShardStrip} leases=${data.leases} places=${places} label=${label} />`;
+}
+
+function Leases({ data, places, at }) {
   const only = query.value.get("node");
   const names = Object.fromEntries(data.nodes.map((node) => [node.node_id, `${letter(places.get(node.node_id))} · ${node.name}`]));
   const rows = data.leases.filter((lease) => !only || (only === "none" ? !lease.holder : lease.holder === only));
@@ -114,26 +137,24 @@ function Shards({ data, places, at }) {
   const left = (lease) => Math.max(lease.seconds_left - Math.max(now.value - at, 0) / 1000, 0);
   const columns = [
     { name: "Shard", class: "number", cell: (lease) => lease.shard },
-    { name: "State", cell: (lease) => (lease.holder ? html`<${State} of="held" />`
-      : html`<span class="state tone-bad"><span aria-hidden="true">✕</span> ${lease.token ? "expired" : "free"}</span>`) },
-    { name: "Holder", cell: (lease) => (lease.holder ? html`<${Badge} place=${places.get(lease.holder) ?? 0} /> ${lease.node ?? lease.holder}`
-      : html`<span class="mute">none</span>`) },
+    { name: "State", cell: (lease) => html`<${State} of=${lease.holder ? "held" : lease.token ? "expired" : "free"} />` },
+    { name: "Holder", cell: (lease) => (lease.holder ? html`<span><${Badge} place=${places.get(lease.holder) ?? 0} /> ${lease.node ?? lease.holder}</span>`
+      : html`<span class="tone-bad">none: its jobs do not fire</span>`) },
+    { name: "Held for", class: "number", title: "since this node got the lease", cell: (lease) => heldFor([lease]) },
+    { name: "Time left", class: "number", title: "until the lease expires, unless it is renewed", cell: (lease) => (lease.holder ? `${left(lease).toFixed(1)} s` : "–") },
     { name: "Token", class: "number", title: "fencing token; grows with every new holder", cell: (lease) => lease.token },
-    { name: "Time left", class: "number", cell: (lease) => (lease.holder ? `${left(lease).toFixed(1)} s` : "–") },
     { name: "Region", cell: (lease) => lease.region ?? html`<span class="mute">–</span>` },
     { name: "Late by", class: "number", cell: (lease) => (late.has(lease.shard) ? html`<span class="tone-warn">${formatDuration(late.get(lease.shard))}</span>` : "0") },
   ];
-  const label = `${data.shards.held} of ${data.shards.total} shards are held; the table of leases lists the holders`;
-  return html`<h2 id="leases" class="section">Shards and leases</h2>
-    <${ShardStrip} leases=${data.leases} places=${places} label=${label} />
+  return html`<details class="leases" id="leases" open=${!NARROW.matches || Boolean(only)}><summary><h2>Leases</h2></summary>
     <div class="tools"><${Choice} name="node" label="Holder" of=${{ ...names, none: "none" }} /><span class="mute">
       ${rows.length} of ${data.leases.length}</span><span class="gap"></span><${CopyAs} cli="bellringer cluster leases" path="cluster/leases" /></div>
-    ${rows.length ? html`<div class="tall"><${Table} caption="Leases by shard" columns=${columns} rows=${rows} id=${(lease) => String(lease.shard)} /></div>`
-      : html`<${Empty} title="No matching leases"><p><${Link} to="cluster">Show all leases<//></p><//>`}`;
+    ${rows.length ? html`<div class="tall dense"><${Table} caption="Leases by shard" columns=${columns} rows=${rows} id=${(lease) => String(lease.shard)} /></div>`
+      : html`<${Empty} title="No matching leases"><p><${Link} to="cluster">Show all leases<//></p><//>`}</details>`;
 }
 
 function Lag({ lag }) {
-  return html`<${Card} title="Lag" aside=${lag.firing ? html`<span class="tone-warn">firing ${formatDuration(lag.firing)} late</span>`
+  return html`<${Card} title="Lag" wide=${true} aside=${lag.firing ? html`<span class="tone-warn">firing ${formatDuration(lag.firing)} late</span>`
     : html`<span class="mute">firing on time</span>`}>
     ${lag.pools.length ? html`<div class="table" role="group" aria-label="Backlog by pool" tabindex="0"><table>
       <caption class="unseen">Backlog by pool</caption>

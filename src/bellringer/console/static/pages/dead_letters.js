@@ -1,14 +1,17 @@
-// Dead letters, grouped by error; redrive or discard them.
+// Dead letters, grouped by error; redrive or discard them, and undo a discard.
 import { html, signal, useMemo, useState } from "../lib/html.js";
 import { get, may, part, post } from "../lib/api.js";
+import { Icon } from "../lib/icons.js";
 import { useData } from "../lib/page_data.js";
 import { formatCount, fetchPages } from "../lib/pages.js";
 import { navigate, setQuery, query } from "../lib/router.js";
 import { CopyAs, Empty, Link, Loading, MoreButton, Time } from "../parts/elements.js";
 import { SelectionBar, startBulk } from "../parts/bulk.js";
 import { perform } from "../parts/dialog.js";
+import { Discarded, discardOne } from "../parts/discards.js";
 import { Facet } from "../parts/filters.js";
 import { Operations } from "../parts/operations.js";
+import { Segments, segment } from "../parts/segmented_control.js";
 import { RunId, RunSubject, errorSummary } from "../parts/run_text.js";
 import { Table } from "../parts/table.js";
 import { whyRun } from "../parts/why.js";
@@ -22,7 +25,7 @@ const REDRIVE = {
 };
 const DISCARD = {
   action: "dead_letters.discard", verb: "Discard", what: "dead letters", weighty: true,
-  note: "They are removed from the dead letters. Their history stays.",
+  note: "They are removed from the dead letters. Their history stays, and you can undo this for a day.",
 };
 
 const termsOf = (given) => Object.fromEntries(FILTERS.filter((name) => given.get(name)).map((name) => [name, given.get(name)]));
@@ -39,12 +42,20 @@ function useGroups() {
   }, []);
 }
 
+const VIEWS = { dead: "Dead letters", discarded: "Discarded" };
+
 export default function DeadLetters() {
+  const view = segment("view", VIEWS, "dead");
+  return html`<header class="head"><h1>Dead letters</h1><${Segments} name="view" label="View" of=${VIEWS} usual="dead" clear=${FILTERS} /><span class="gap"></span>
+      ${view === "dead" && html`<${Copies} terms=${termsOf(query.value)} />`}</header>
+    ${view === "dead" ? html`<${Dead} />` : html`<${Discarded} />`}`;
+}
+
+function Dead() {
   const terms = termsOf(query.value);
   const groups = useGroups();
   const filtered = Object.keys(terms).length > 0;
-  return html`<header class="head"><h1>Dead letters</h1><span class="gap"></span><${Copies} terms=${terms} /></header>
-    <${Loading} of=${groups}>${(data) => html`<${Verdict} of=${data} />
+  return html`<${Loading} of=${groups} shape="page">${(data) => html`<${Verdict} of=${data} />
       ${(data.items.length > 0 || filtered) && html`<${Tools} groups=${data.items} terms=${terms} />`}
       ${filtered ? html`<${Letters} terms=${terms} groups=${data.items} />` : data.items.length > 0 && html`<${Groups} of=${data} />`}
       ${!data.items.length && !filtered && html`<${NoDeadLetters} />`}`}<//>
@@ -59,9 +70,9 @@ function Copies({ terms }) {
 
 /** The summary line. */
 function Verdict({ of }) {
-  if (!of.items.length) return html`<p class="verdict tone-good" role="status"><span aria-hidden="true">✓</span> No dead letters.</p>`;
+  if (!of.items.length) return html`<p class="verdict tone-good" role="status"><${Icon} name="check" /> No dead letters.</p>`;
   const groups = `${of.items.length}${of.more ? " or more" : ""} ${of.items.length === 1 ? "group" : "groups"}`;
-  return html`<p class="verdict tone-bad" role="status"><span aria-hidden="true">✕</span> <strong>
+  return html`<p class="verdict tone-bad" role="status"><${Icon} name="cross" /> <strong>
     ${formatCount(of.total)} dead</strong> in ${groups}; newest <${Time} at=${of.items[0].last_died_at} /></p>`;
 }
 
@@ -91,9 +102,10 @@ const groupFilter = (group) => ({ about: { filter: { fingerprint: group.fingerpr
 
 const GROUP_COLUMNS = [
   { name: "Runs", class: "number", cell: (group) => html`<strong>${formatCount(group.count)}</strong>` },
-  { name: "Error", cell: (group) => html`<${Link} to="dead-letters" terms=${{ fingerprint: group.fingerprint }} class="name">${group.type ?? group.reason}<//>
-    ${group.message && html`<div class="message" title=${group.message}>${group.message}</div>`}` },
-  { name: "Jobs", cell: (group) => group.jobs.map((job, n) => html`${n ? ", " : ""}<${Link} to="jobs" terms=${{ q: job }}>${job}<//>`) },
+  { name: "Error", cell: (group) => html`<div><${Link} to="dead-letters" terms=${{ fingerprint: group.fingerprint }} class="name">${group.type ?? group.reason}<//>
+    ${group.message && html`<div class="message" title=${group.message}>${group.message}</div>`}</div>` },
+  { name: "Jobs", cell: (group) => (group.jobs.length === 0 ? html`<span class="mute">none: sent without a job</span>`
+    : html`<span>${group.jobs.map((job, n) => html`${n ? ", " : ""}<${Link} to="jobs" terms=${{ q: job }}>${job}<//>`)}</span>`) },
   { name: "First", class: "tight", cell: (group) => html`<${Time} at=${group.first_died_at} />` },
   { name: "Last", class: "tight", cell: (group) => html`<${Time} at=${group.last_died_at} />` },
   { name: "Example", class: "tight", cell: (group) => group.runs.length > 0 && html`<${RunId} id=${group.runs[0]} />` },
@@ -122,8 +134,9 @@ const COLUMNS = [
   { name: "Died", class: "tight", cell: (one) => html`<${Time} at=${one.died_at} />` },
   { name: "Attempts", class: "number", cell: (one) => one.attempt },
   { name: "Error", class: "known", cell: (one) => html`<span title=${errorSummary(one)}>${errorSummary(one)}</span>` },
-  { name: html`<span class="unseen">Actions</span>`, class: "tight", cell: (one) => may("operator") && html`<button type="button"
-    aria-label=${`Redrive ${one.run_id}`} onClick=${() => redrive(one)}>Redrive</button>` },
+  { name: html`<span class="unseen">Actions</span>`, class: "tight", cell: (one) => may("operator") && html`<span class="row-actions"><button type="button"
+    aria-label=${`Redrive ${one.run_id}`} onClick=${() => redrive(one)}>Redrive</button><button type="button" class="quiet"
+    aria-label=${`Discard ${one.run_id}`} onClick=${() => discardOne(one)}>Discard</button></span>` },
 ];
 
 function Letters({ terms, groups }) {
@@ -132,10 +145,10 @@ function Letters({ terms, groups }) {
   const found = useData((stop) => fetchPages("dead-letters", terms, wanted, stop), [JSON.stringify(terms), wanted]);
   const group = groups.find((one) => one.fingerprint === terms.fingerprint);
   const chosen = { about: { ids: [...selected.value] }, then: () => (selected.value = new Set()) };
-  const keys = { e: ["explain", whyRun], ...(may("operator") && { r: ["redrive", redrive] }) };
+  const keys = { e: ["explain", whyRun], ...(may("operator") && { r: ["redrive", redrive], d: ["discard", discardOne] }) };
   return html`${group && html`<div class="card group"><h2>${errorOf(group)}</h2><p class="mute">${formatCount(group.count)} runs, first <${Time}
     at=${group.first_died_at} />, last <${Time} at=${group.last_died_at} /> · <code>${group.fingerprint}</code></p></div>`}
-    <${Loading} of=${found}>${(data) =>
+    <${Loading} of=${found} shape="table">${(data) =>
       data.items.length === 0
         ? html`<${Empty} title="No matching dead letters"><p>${Object.entries(terms).map(([name, value]) => html`<code>${name}: ${value}</code> `)}</p><p><button
           type="button" onClick=${() => navigate("dead-letters")}>Show all groups</button></p><//>`

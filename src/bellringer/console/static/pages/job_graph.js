@@ -14,7 +14,7 @@ import { pathOf } from "../parts/job_actions.js";
 import { Segments, segment } from "../parts/segmented_control.js";
 
 const DIRECTIONS = { lr: html`<${Icon} name="arrow-right" /> Across`, tb: html`<${Icon} name="arrow-down" /> Down` };
-const MARKS = { added: ["+", "good"], removed: ["−", "bad"], changed: ["~", "warn"], same: ["=", "mute"] };
+const MARKS = { added: ["plus", "good", "+"], removed: ["minus", "bad", "−"], changed: ["edit", "warn", "~"], same: ["", "mute", ""] };
 
 export function GraphTab({ job }) {
   const known = useData((stop) => get(`${pathOf(job)}/graph/versions`, {}, stop), [job.job_id, job.revision], { once: true });
@@ -74,7 +74,7 @@ function boxOf(node, mark) {
   const [icon, tone] = mark ? MARKS[mark] : ["", "calm"];
   const about = node.kind === "task" ? node.task : (node.task ?? node.kind);
   return {
-    name: node.name, kind: KINDS[node.kind] ?? "•", icon, tone, stack: node.map, mark, count: node.map ? "×n" : "",
+    name: node.name, kind: KINDS[node.kind], icon, tone, stack: node.map, mark, count: node.map ? "×n" : "",
     word: mark ? (mark === "same" ? "unchanged" : mark) : about, more: "",
     say: [`${node.name}: ${mark ? `${mark}, ` : ""}${about}`, node.map && "per element", node.undoes && `undoes ${node.undoes}`].filter(Boolean).join(", "),
   };
@@ -87,7 +87,7 @@ function GraphWithPanel({ graph, before, difference }) {
   const lost = difference?.edges_removed.filter((edge) => marks.edges.get(lineOf(edge)) === "removed") ?? [];
   const edges = [...edgesOf({ ...graph, nodes }), ...lost].map((edge) => {
     const mark = marks.edges.get(lineOf(edge));
-    return mark ? { ...edge, look: mark, sign: MARKS[mark][0] } : edge;
+    return mark ? { ...edge, look: mark, sign: MARKS[mark][2] } : edge;
   });
   const chosen = query.value.get("node") ?? "";
   const shown = nodes.find((node) => node.name === chosen);
@@ -112,7 +112,7 @@ function Differences({ of }) {
   ].filter(([, , list]) => list.length);
   if (!rows.length) return html`<p role="status">Versions ${of.from} and ${of.to} are the same.</p>`;
   return html`<section class="differs" aria-label=${`Differences between versions ${of.from} and ${of.to}`}><ul>
-    ${rows.map(([mark, title, list]) => html`<li class="tone-${MARKS[mark][1]}"><span aria-hidden="true">${MARKS[mark][0]}</span> <strong>${title}:</strong>${" "}
+    ${rows.map(([mark, title, list]) => html`<li class="tone-${MARKS[mark][1]}"><${Icon} name=${MARKS[mark][0]} /> <strong>${title}:</strong>${" "}
       <span class="names">${list.slice(0, 50).join(", ")}${list.length > 50 ? `, and ${list.length - 50} more` : ""}</span></li>`)}</ul></section>`;
 }
 

@@ -1,10 +1,12 @@
 // One bulk operation: progress, failures, abort.
 import { html } from "../lib/html.js";
 import { get, may, part } from "../lib/api.js";
+import { Icon } from "../lib/icons.js";
 import { useData } from "../lib/page_data.js";
 import { formatCount } from "../lib/pages.js";
 import { formatDuration } from "../lib/time.js";
 import { CopyAs, DescriptionList, Json, Link, Loading, Time } from "../parts/elements.js";
+import { UNDO_MS, restoreDiscarded } from "../parts/discards.js";
 import { Progress, describeItems, abort, processed, operationTitle, usePollingWhile } from "../parts/operations.js";
 import { State } from "../parts/state_badge.js";
 import { Table } from "../parts/table.js";
@@ -14,7 +16,7 @@ export default function OperationPage({ parts }) {
   const found = useData((stop) => get(path, {}, stop), [path]);
   usePollingWhile(found.data?.state === "running", found.reload, 1000);
   return html`<nav class="crumbs" aria-label="Breadcrumbs"><${Link} to="runs" terms=${{ tab: "operations" }}>Operations<//> / ${parts.id}</nav>
-    <${Loading} of=${found}>${(operation) => html`<${Page} of=${operation} reload=${found.reload} />`}<//>`;
+    <${Loading} of=${found} shape="page">${(operation) => html`<${Page} of=${operation} reload=${found.reload} />`}<//>`;
 }
 
 /** The summary line. */
@@ -28,11 +30,15 @@ function summary(of) {
 
 const toneOf = (of) => (of.failed ? "bad" : of.state === "aborted" ? "warn" : of.state === "done" ? "good" : "calm");
 
+/** A discard can be undone for a day after it ended. */
+const canUndo = (of) => of.action === "dead_letters.discard" && of.done > 0 && of.ended_at && Date.now() - new Date(of.ended_at) < UNDO_MS && may("operator");
+
 function Page({ of, reload }) {
   const left = of.state === "done" ? 0 : Math.max(of.total.value - processed(of), 0); // items that no longer exist are not counted
   const seconds = (new Date(of.ended_at ?? Date.now()) - new Date(of.created_at)) / 1000;
   return html`<header class="head"><h1>${operationTitle(of)}</h1><${State} of=${of.state} /><span class="gap"></span>
       ${of.state === "running" && may("operator") && html`<button type="button" class="danger" onClick=${() => abort(of, reload)}>Abort …</button>`}
+      ${canUndo(of) && html`<button type="button" onClick=${() => restoreDiscarded({ operation_id: of.operation_id }, reload)}><${Icon} name="undo" /> Undo</button>`}
       <${CopyAs} cli=${`bellringer ops get ${of.operation_id}`} path=${`operations/${part(of.operation_id)}`} /></header>
     <p class="verdict tone-${toneOf(of)}" role="status">${summary(of)}</p>
     <${Progress} of=${of} />

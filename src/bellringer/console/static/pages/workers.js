@@ -38,8 +38,8 @@ export default function Workers() {
   }, []);
   usePolling(found, POLL_SECONDS);
   return html`<header class="head"><h1>Workers & pools</h1><span class="gap"></span>
-      ${mayInstallation("admin") && html`<button type="button" onClick=${() => edit(null, found.reload)}>New pool …</button>`}</header>
-    <${Loading} of=${found}>${(data) => html`<${Summary} data=${data} /><${Filters} pools=${data.pools} workers=${data.workers} />
+      ${mayInstallation("admin") && html`<button type="button" onClick=${() => edit(null, found.reload)}><${Icon} name="plus" /> New pool …</button>`}</header>
+    <${Loading} of=${found} shape="page">${(data) => html`<${Summary} data=${data} /><${Filters} pools=${data.pools} workers=${data.workers} />
       <${Pools} pools=${data.pools} reload=${found.reload} /><${WorkerTable} workers=${data.workers} at=${found.at} reload=${found.reload} />
       <${Tasks} tasks=${data.tasks} reload=${found.reload} />`}<//>`;
 }
@@ -95,15 +95,15 @@ function PoolLimits({ pool }) {
 }
 
 function PoolState({ pool }) {
-  if (pool.paused) return html`<${State} of="paused" title=${[pool.paused.by, pool.paused.reason].filter(Boolean).join(": ")} /> <span class="mute">
-    ${pool.paused.reason ?? ""}</span>`;
-  if (!pool.workers) return html`<span class="state tone-${pool.ready ? "bad" : "mute"}"><${Icon} name="circle" /> no worker</span>`;
+  if (pool.paused) return html`<span><${State} of="paused" title=${[pool.paused.by, pool.paused.reason].filter(Boolean).join(": ")} /> <span class="mute">
+    ${pool.paused.reason ?? ""}</span></span>`;
+  if (!pool.workers) return html`<span class="state tone-${pool.ready ? "bad" : "mute"}"><${Icon} name=${pool.ready ? "warning" : "circle"} /> no worker</span>`;
   return html`<${State} of="live" />`;
 }
 
 const COLUMNS = (reload) => [
   { name: "State", cell: (pool) => html`<${PoolState} pool=${pool} />` },
-  { name: "Pool", cell: (pool) => html`<strong>${pool.name}</strong>${pool.description && html` <span class="mute">${pool.description}</span>`}` },
+  { name: "Pool", cell: (pool) => html`<span><strong>${pool.name}</strong>${pool.description && html` <span class="mute">${pool.description}</span>`}</span>` },
   { name: "Busy", class: "tight", cell: (pool) => html`<${Gauge} value=${pool.busy} most=${pool.slots} label=${`busy slots of ${pool.name}`}
     waits=${pool.ready > 0} />` },
   { name: "Workers", class: "number", cell: (pool) => pool.workers },
@@ -114,17 +114,17 @@ const COLUMNS = (reload) => [
   { name: "Jobs", class: "tight", cell: (pool) => html`<${Link} to="jobs" terms=${{ pool: pool.name }}>Jobs<//>` },
   { name: html`<span class="unseen">Actions</span>`, class: "tight", cell: (pool) => mayInstallation("admin") && html`<span class="row-actions">
       ${pool.paused ? html`<button type="button" class="quiet" aria-label=${`Resume pool ${pool.name}`}
-        onClick=${() => resume(pool, reload)}>Resume</button>`
-        : html`<button type="button" class="quiet" aria-label=${`Pause pool ${pool.name}`} onClick=${() => pause(pool, reload)}>Pause …</button>`}
-      <button type="button" class="quiet" aria-label=${`Edit limits of ${pool.name}`} onClick=${() => edit(pool, reload)}>Edit …</button></span>` },
+        onClick=${() => resume(pool, reload)}><${Icon} name="resume" /> Resume</button>`
+        : html`<button type="button" class="quiet" aria-label=${`Pause pool ${pool.name}`} onClick=${() => pause(pool, reload)}><${Icon} name="pause" /> Pause …</button>`}
+      <button type="button" class="quiet" aria-label=${`Edit limits of ${pool.name}`} onClick=${() => edit(pool, reload)}><${Icon} name="edit" /> Limits …</button></span>` },
 ];
 
 function Pools({ pools, reload }) {
   const only = query.value.get("pool");
   const rows = only ? pools.filter((pool) => pool.name === only) : pools;
   return html`<div class="head"><h2>Pools</h2><span class="gap"></span><${CopyAs} cli="bellringer pools list" path="pools" /></div>
-    ${rows.length ? html`<${Table} caption="Pools" columns=${COLUMNS(reload)} rows=${rows} id=${(pool) => pool.name}
-      open=${(pool) => navigate("jobs", { pool: pool.name })} />`
+    ${rows.length ? html`<div class="dense"><${Table} caption="Pools" columns=${COLUMNS(reload)} rows=${rows} id=${(pool) => pool.name}
+      open=${(pool) => navigate("jobs", { pool: pool.name })} /></div>`
       : html`<${Empty} title=${only ? `There is no pool ${only}` : "No pools"}>
         <p>A pool is created when a worker serves it, or by an administrator: <${Command}
         text=${`bellringer pools set ${only && /^[\w.-]+$/.test(only) ? only : "reports"} --concurrency 10`} /></p><//>`}`;
@@ -201,10 +201,10 @@ function edit(pool, reload) {
 const served = (worker) => Object.entries(worker.pools).map(([pool, slots]) => `${pool}×${slots}`).join(" ");
 
 function WorkerState({ worker }) {
-  const left = worker.busy ? `${worker.busy} runs left` : "no runs left";
+  const left = worker.busy ? `${plural(worker.busy, "run")} left` : "no runs left";
   const note = worker.state === "draining" ? left : worker.asked && present(worker)
-    ? `${worker.asked === "stop" ? "stop" : "quiet"} requested${worker.busy ? `, ${worker.busy} runs left` : ""}` : "";
-  return html`<${State} of=${worker.state} />${note && html` <span class="mute">${note}</span>`}`;
+    ? `${worker.asked === "stop" ? "stop" : "quiet"} requested${worker.busy ? `, ${plural(worker.busy, "run")} left` : ""}` : "";
+  return html`<span><${State} of=${worker.state} />${note && html` <span class="mute">${note}</span>`}</span>`;
 }
 
 function tasksOf(worker) {
@@ -224,7 +224,7 @@ const FLEET = (at, reload) => [
   { name: "Name", cell: (worker) => html`<${Link} to="runs" terms=${{ worker: worker.worker_id }} title="Runs of this worker">${worker.name}<//>` },
   { name: "Id", class: "number", cell: (worker) => worker.worker_id },
   { name: "Host", cell: (worker) => (worker.host === null ? html`<span class="mute" title="visible to installation callers">–</span>`
-    : html`${worker.host} <span class="mute">pid ${worker.pid}</span>`) },
+    : html`<span>${worker.host} <span class="mute">pid ${worker.pid}</span></span>`) },
   { name: "Version", cell: (worker) => worker.version },
   { name: "Pools × slots", cell: (worker) => served(worker) },
   { name: "Busy", class: "tight", cell: (worker) => html`<${Gauge} value=${worker.busy} most=${slotsOf(worker)} label=${`busy slots of ${worker.name}`} />` },
@@ -256,8 +256,8 @@ function WorkerTable({ workers, at, reload }) {
   const command = pool && /^[\w.-]+$/.test(pool) ? `${START} --pool ${pool}=10` : START;
   return html`<div class="head"><h2>Workers</h2>${rows.length < workers.length && html`<span class="mute">${rows.length} of ${workers.length}</span>`}
     <span class="gap"></span><${CopyAs} cli="bellringer workers list" path="workers" /></div>
-    ${rows.length ? html`<${Table} caption="Workers" columns=${FLEET(at, reload)} rows=${rows} id=${(worker) => String(worker.worker_id)}
-      open=${(worker) => navigate("runs", { worker: worker.worker_id })} />`
+    ${rows.length ? html`<div class="dense"><${Table} caption="Workers" columns=${FLEET(at, reload)} rows=${rows} id=${(worker) => String(worker.worker_id)}
+      open=${(worker) => navigate("runs", { worker: worker.worker_id })} /></div>`
       : html`<${Empty} title=${workers.length ? "No matching workers" : "No workers"}>
         <p>A worker executes the tasks of an app. Start one where your code is: <${Command} text=${command} /></p>
           ${workers.length > 0 && html`<p><${Link} to="workers">Show all workers<//></p>`}<//>`}`;

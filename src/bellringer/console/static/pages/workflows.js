@@ -6,13 +6,15 @@ import { fetchPages } from "../lib/pages.js";
 import { navigate, query } from "../lib/router.js";
 import { CopyAs, Empty, Link, Loading, MoreButton, Time } from "../parts/elements.js";
 import { Snippet } from "../parts/copyable_command.js";
-import { Search } from "../parts/filters.js";
+import { Chips, Search } from "../parts/filters.js";
 import { shellQuote } from "../parts/node_text.js";
 import { RunDuration } from "../parts/run_text.js";
 import { State, Strip } from "../parts/state_badge.js";
 import { Table } from "../parts/table.js";
 
 const PAGE = 50;
+const STATES = ["running", "retrying", "queued", "waiting", "blocked", "dead", "cancelled", "skipped", "succeeded", "none"];
+const WORDS = { none: "no runs yet" };
 const EXAMPLE = `from bellringer import App, Workflow, every
 app = App()
 
@@ -29,8 +31,8 @@ def etl(wf: Workflow):
 const COMMANDS = "bellringer dev etl.py\nbellringer jobs trigger etl.etl\nbellringer workflows list";
 
 /** Reads the workflows, then their latest runs. If the latter fails, the list is shown without them. */
-async function read(q, wanted, stop) {
-  const page = await fetchPages("workflows", { q }, wanted, stop);
+async function read(q, state, wanted, stop) {
+  const page = await fetchPages("workflows", { q, state, count: "bounded" }, wanted, stop);
   const strips = {};
   try {
     for (let at = 0; at < page.items.length; at += 100) {
@@ -58,21 +60,35 @@ const COLUMNS = (strips) => [
 
 export default function Workflows() {
   const q = query.value.get("q") ?? "";
+  const state = query.value.get("state") ?? "";
   const [wanted, setWanted] = useState(PAGE);
-  const found = useData((stop) => read(q, wanted, stop), [q, wanted]);
-  return html`<header class="head"><h1>Workflows</h1><span class="gap"></span></header>
-    <div class="tools"><${Search} label="Search by name" placeholder="Search by name" /><span class="gap"></span>
-      <${CopyAs} cli=${`bellringer workflows list${q && ` --q ${shellQuote(q)}`}`} path=${`workflows${q && `?q=${encodeURIComponent(q)}`}`} /></div>
-    <${Loading} of=${found}>${(data) => html`
+  const found = useData((stop) => read(q, state, wanted, stop), [q, state, wanted]);
+  const flags = [q && `--q ${shellQuote(q)}`, state && `--state ${shellQuote(state)}`].filter(Boolean).map((flag) => ` ${flag}`).join("");
+  const search = new URLSearchParams(Object.entries({ q, state }).filter(([, value]) => value)).toString();
+  return html`<header class="head"><h1>Workflows</h1><span class="gap"></span>
+      <${CopyAs} cli=${`bellringer workflows list${flags}`} path=${`workflows${search && `?${search}`}`} /></header>
+    <${Loading} of=${found} shape="table">${(data) => html`
+      <div class="tools"><${Search} label="Search by name" placeholder="Search by name" /><${States} sums=${data.states ?? {}} chosen=${state} /></div>
       ${data.items.length === 0
-        ? html`<${Nothing} q=${q} />`
+        ? html`<${Nothing} filtered=${Boolean(q || state)} more=${data.next_cursor} />`
         : html`<${Table} caption="Workflows" columns=${COLUMNS(data.strips)} rows=${data.items} id=${(one) => one.job_id}
           open=${(one) => navigate(`jobs/${part(one.job_id)}`)} />`}
       <${MoreButton} cursor=${data.next_cursor} busy=${found.busy} onMore=${() => setWanted(wanted + PAGE)} />`}<//>`;
 }
 
-function Nothing({ q }) {
-  if (q) return html`<${Empty} title="No matching workflows"><p>Change the search, or <${Link} to="workflows">show all workflows<//>.</p><//>`;
+/** Chips for the states of the last runs. A state without workflows is shown only while it is chosen. */
+function States({ sums, chosen }) {
+  const asked = chosen.split(",");
+  const shown = STATES.filter((one) => sums[one] || asked.includes(one));
+  const counts = Object.fromEntries(shown.map((one) => [one, sums[one] ? `${sums[one].value.toLocaleString("en")}${sums[one].relation === "gte" ? "+" : ""}` : "0"]));
+  return html`<${Chips} name="state" label="State of the last run" of=${shown} counts=${counts} draw=${(one) => WORDS[one] ?? one} />`;
+}
+
+function Nothing({ filtered, more }) {
+  if (filtered) {
+    return html`<${Empty} title=${more ? "No match among the workflows examined" : "No matching workflows"}><p>Change the filters, or${" "}
+      <${Link} to="workflows">show all workflows<//>.</p><//>`;
+  }
   return html`<${Empty} title="No workflows yet"><p>A workflow is a job with several nodes: the result of one node is the argument of the next. Write one in Python:</p>
     <div class="snippets"><${Snippet} title="etl.py" text=${EXAMPLE} /><${Snippet} title="Run it" text=${COMMANDS} /></div><//>`;
 }

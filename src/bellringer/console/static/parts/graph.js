@@ -1,6 +1,7 @@
 // Renders a graph as SVG. Only the visible part is rendered, with less detail at low zoom, so the cost does not depend on the size of the graph.
 // Pages also offer the nodes as a list.
 import { html, useEffect, useMemo, useRef, useState } from "../lib/html.js";
+import { Icon, shapeOf } from "../lib/icons.js";
 import { Canvas, MARGIN } from "../lib/canvas.js";
 import { write } from "../lib/json.js";
 import { useShortcuts } from "../lib/shortcuts.js";
@@ -95,9 +96,9 @@ export function Graph({ nodes, edges, direction, chosen, choose, label, follow =
 
 function Tools({ canvas }) {
   return html`<div class="dag-tools" role="group" aria-label="Zoom">
-    <button type="button" class="icon" aria-label="Zoom in" title="Zoom in (+)" onClick=${() => canvas.zoom(ZOOM_STEP)}><span aria-hidden="true">+</span></button>
-    <button type="button" class="icon" aria-label="Zoom out" title="Zoom out (-)" onClick=${() => canvas.zoom(1 / ZOOM_STEP)}><span aria-hidden="true">−</span></button>
-    <button type="button" class="icon" title="Fit the graph (0)" onClick=${() => canvas.fit()}>Fit<span class="unseen"> the graph</span></button></div>`;
+    <button type="button" class="icon" aria-label="Zoom in" title="Zoom in (+)" onClick=${() => canvas.zoom(ZOOM_STEP)}><${Icon} name="plus" /></button>
+    <button type="button" class="icon" aria-label="Zoom out" title="Zoom out (-)" onClick=${() => canvas.zoom(1 / ZOOM_STEP)}><${Icon} name="minus" /></button>
+    <button type="button" class="icon" aria-label="Fit the graph" title="Fit the graph (0)" onClick=${() => canvas.fit()}><${Icon} name="fit" /></button></div>`;
 }
 
 const inside = (box, seen) =>
@@ -162,9 +163,10 @@ function Box({ node, place, near, chosen, rover, choose }) {
     <rect class="paper" width=${width} height=${height} rx="7" />
     <rect class="side" width="6" height=${height} rx="3" />
     ${near
-      ? html`<text class="kind" x="16" y="22">${node.kind}</text><text class="title" x="34" y="22">${truncate(node.name, width - 46 - (node.count ? 44 : 0))}</text>
+      ? html`${node.kind && html`<path class="sign kind" transform="translate(14 10)" d=${shapeOf(node.kind)} />`}<text class="title" x="34" y="22">${truncate(node.name, width - 46 - (node.count ? 44 : 0))}</text>
         ${node.count && html`<text class="count" x=${width - 10} y="22">${node.count}</text>`}
-        <text class="word" x="16" y="42">${node.icon} ${truncate(node.word, width - 44)}</text><text class="more" x=${width - 10} y="42">${node.more}</text>`
-      : html`<text class="far" x=${width / 2} y="40">${node.icon}</text>`}
+        ${node.icon && html`<path class="sign" transform="translate(14 31) scale(.85)" d=${shapeOf(node.icon)} />`}
+        <text class="word" x=${node.icon ? 34 : 16} y="42">${truncate(node.word, width - 54)}</text><text class="more" x=${width - 10} y="42">${node.more}</text>`
+      : node.icon && html`<path class="sign far" transform=${`translate(${width / 2 - 18} ${height / 2 - 18}) scale(2.25)`} d=${shapeOf(node.icon)} />`}
   </g>`;
 }

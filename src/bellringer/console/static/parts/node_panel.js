@@ -1,5 +1,6 @@
 // Panel for one node of a workflow run: state with reasons, result, elements of a map, actions.
 import { html, useState } from "../lib/html.js";
+import { Icon } from "../lib/icons.js";
 import { get, may, part } from "../lib/api.js";
 import { useData } from "../lib/page_data.js";
 import { fetchPages } from "../lib/pages.js";
@@ -19,7 +20,7 @@ export function NodePanel({ graph, name, reload }) {
   const place = findNode(graph, name);
   return html`<aside class="card panel" aria-label=${`node ${name}`}>
     <header><h2>${name}</h2><button type="button" class="quiet icon" aria-label="Close the node" title="Close (Escape)"
-      onClick=${() => setQuery(CLOSED)}>✕</button></header>
+      onClick=${() => setQuery(CLOSED)}><${Icon} name="close" /></button></header>
     ${!place
       ? html`<p class="mute">This workflow run has no such node.</p>`
       : place.element
@@ -40,7 +41,7 @@ function Node({ graph, node, reload }) {
 function Element({ graph, node, name, reload }) {
   const found = useData((stop) => get(`runs/${part(graph.run_id)}/nodes`, { node: name }, stop), [name, JSON.stringify(node.map)]);
   const both = () => (reload(), found.reload());
-  return html`<p><button type="button" class="quiet back" onClick=${() => setQuery({ node: node.name })}>‹ ${node.name}</button></p>
+  return html`<p><button type="button" class="quiet back" onClick=${() => setQuery({ node: node.name })}><${Icon} name="chevron-left" /> ${node.name}</button></p>
     <${Loading} of=${found}>${({ items: [one] }) => one && html`<${Head} node=${{ ...one, kind: node.kind }} />
       <${Buttons} graph=${graph} node=${node} of=${one} name=${name} reload=${both} />
       ${one.item !== null && html`<h3>Element</h3><pre class="json" tabindex="0" aria-label="Element">${one.item}</pre>`}
@@ -78,7 +79,7 @@ function NodeFacts({ node, of }) {
       of.attempt > 0 && ["Attempt", of.attempt], ["Started", at(of.started_at)], ["Ended", at(of.finished_at)],
       node.due_at && ["Until", at(node.due_at)], node.signal && ["Signal", html`<code>${node.signal}</code>`],
       node.undoes ? ["Undoes", is(node.undoes)] : ["Runs when", RULES[node.when] ?? node.when],
-      node.parents.length > 0 && ["After", node.parents.slice(0, 20).map(is)], node.critical && ["Critical path", "★ yes"],
+      node.parents.length > 0 && ["After", node.parents.slice(0, 20).map(is)], node.critical && ["Critical path", "yes"],
     ]} />`;
 }
 

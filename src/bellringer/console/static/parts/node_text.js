@@ -1,10 +1,11 @@
 // Texts about nodes of workflow runs, shared by all views.
 import { html } from "../lib/html.js";
+import { Icon } from "../lib/icons.js";
 import { fromNow, now, secondsBetween, formatDuration } from "../lib/time.js";
 import { look } from "./state_badge.js";
 
 export const STATES = ["running", "retrying", "queued", "waiting", "blocked", "dead", "cancelled", "skipped", "succeeded"];
-export const KINDS = { task: "ƒ", workflow: "⎇", wait: "◴", signal: "⚑" };
+export const KINDS = { task: "task", workflow: "branch", wait: "clock", signal: "flag" }; // their icons
 export const RULES = {
   all_success: "all parents succeeded", none_failed: "no parent failed", all_done: "all parents have ended", one_failed: "a parent failed",
 };
@@ -15,21 +16,19 @@ const REASONS = {
 };
 const COUNTED = ["dead", "cancelled", "running", "succeeded"];
 
-const SIGNS = {
-  check: "✓", cross: "✕", play: "▶", retry: "↻", clock: "◷", ban: "⊘", "circle-minus": "⊝",
-}; // characters of icons, for texts of drawings
+const SIGNS = { check: "✓", cross: "✕", play: "▶", ban: "⊘" }; // for texts that cannot contain an icon
 
-/** A blocked node only waits for its parents, so it is not shown as a warning. */
+/** Icon and tone of a state. A blocked node only waits for its parents, so it is not shown as a warning. */
 export function nodeLook(state) {
-  if (state === "blocked") return ["◌", "mute"];
-  const [icon, tone] = look(state);
-  return [SIGNS[icon] ?? "•", tone];
+  return state === "blocked" ? ["circle-dashed", "mute"] : look(state);
 }
 
 export function NodeState({ of }) {
   const [icon, tone] = nodeLook(of);
-  return html`<span class="state tone-${tone}"><span aria-hidden="true">${icon}</span> ${of}</span>`;
+  return html`<span class="state tone-${tone}"><${Icon} name=${icon} /> ${of}</span>`;
 }
+
+export const Critical = () => html`<span class="critical" title="on the critical path"><${Icon} name="star" /><span class="unseen"> on the critical path</span></span>`;
 
 export const reasonOf = (node) => REASONS[node.reason] ?? node.reason ?? "";
 
@@ -43,7 +42,7 @@ export function NodeDuration({ node }) {
 
 /** Progress of a map: 4 ✕ 236 ✓. */
 export const mapProgress = (map) =>
-  COUNTED.filter((state) => map[state]).map((state) => `${map[state].toLocaleString("en")} ${nodeLook(state)[0]}`).join("  ");
+  COUNTED.filter((state) => map[state]).map((state) => `${map[state].toLocaleString("en")} ${SIGNS[nodeLook(state)[0]]}`).join("  ");
 
 function describeMap(map) {
   const held = [...COUNTED, "skipped", "blocked"].filter((state) => map[state]);
@@ -63,7 +62,7 @@ export function describeNode(node) {
 export function boxOf(node) {
   const [icon, tone] = nodeLook(node.state);
   return {
-    name: node.name, kind: KINDS[node.kind] ?? "•", icon, tone, word: node.state, stack: Boolean(node.map), strong: node.critical, say: describeNode(node),
+    name: node.name, kind: KINDS[node.kind], icon, tone, word: node.state, stack: Boolean(node.map), strong: node.critical, say: describeNode(node),
     count: node.map && `×${node.map.size.toLocaleString("en")}`,
     more: node.map ? mapProgress(node.map) : html`<${NodeDuration} node=${node} />`,
   };

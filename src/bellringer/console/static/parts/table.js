@@ -5,9 +5,9 @@ import { useShortcuts } from "../lib/shortcuts.js";
 
 /**
  * columns: [{name, cell(row), class, title}]; a class `later` or `latest` drops the column when there is little room. kind: class of the table; id(row); open(row); selected: signal with a Set of ids, if rows can be selected;
- * keys: {letter: [description, action(row)]} for the focused row.
+ * keys: {letter: [description, action(row)]} for the focused row; detail(row): what is shown below a row, falsy for a closed one.
  */
-export function Table({ caption, columns, rows, id, open, selected, keys = {}, hidden = true, kind = "" }) {
+export function Table({ caption, columns, rows, id, open, selected, keys = {}, detail, hidden = true, kind = "" }) {
   const body = useRef(null);
   const held = useRef(null);
   const [pointed, setPointed] = useState(false);
@@ -46,10 +46,10 @@ export function Table({ caption, columns, rows, id, open, selected, keys = {}, h
         ${columns.map((column) => html`<th scope="col" class=${column.class} title=${column.title}>${column.name}</th>`)}
       </tr></thead>
       <tbody ref=${body}>
-        ${shown.map((one, n) => html`<tr key=${id(one)} data-row=${id(one)} tabindex=${n === 0 ? "0" : "-1"} class=${selected?.value.has(id(one)) ? "selected" : ""}>
+        ${shown.map((one, n) => [html`<tr key=${id(one)} data-row=${id(one)} tabindex=${n === 0 ? "0" : "-1"} class=${selected?.value.has(id(one)) ? "selected" : ""}>
           ${selected && html`<td class="tick"><label><input type="checkbox" aria-label="Select this row" checked=${selected.value.has(id(one))} onChange=${() => toggle(selected, id(one))} /></label></td>`}
           ${columns.map((column) => html`<td class=${column.class} data-label=${typeof column.name === "string" ? column.name : undefined}>${column.cell(one)}</td>`)}
-        </tr>`)}
+        </tr>`, detail?.(one) && html`<tr key=${`${id(one)} detail`} class="detail"><td colspan=${columns.length + (selected ? 1 : 0)}>${detail(one)}</td></tr>`])}
       </tbody>
     </table>
   </div>`;

@@ -12,9 +12,9 @@ import { Table } from "./table.js";
 const pathOf = (task) => `tasks/${part(task.name)}`;
 
 function TaskState({ task }) {
-  if (task.paused?.resumed_at) return html`<${State} of="retrying" title="resumed; held runs are released gradually" /> <span class="mute">releasing</span>`;
-  if (task.paused) return html`<${State} of="paused" title=${[task.paused.by, task.paused.reason].filter(Boolean).join(": ")} /> <span class="mute">
-    ${task.paused.until ? html`until <${Time} at=${task.paused.until} />` : ""} ${task.paused.reason ?? ""}</span>`;
+  if (task.paused?.resumed_at) return html`<span><${State} of="retrying" title="resumed; held runs are released gradually" /> <span class="mute">releasing</span></span>`;
+  if (task.paused) return html`<span><${State} of="paused" title=${[task.paused.by, task.paused.reason].filter(Boolean).join(": ")} /> <span class="mute">
+    ${task.paused.until ? html`until <${Time} at=${task.paused.until} />` : ""} ${task.paused.reason ?? ""}</span></span>`;
   if (!task.workers) return html`<span class="state tone-${task.ready ? "bad" : "mute"}"><${Icon} name="circle" /> no worker</span>`;
   return html`<${State} of="live" />`;
 }
@@ -34,14 +34,14 @@ const COLUMNS = (reload) => [
   { name: "Dead (1 h)", class: "number", cell: (task) => (task.dead
     ? html`<${Link} to="dead-letters" terms=${{ task: task.name }}><span class="tone-bad">${task.dead.toLocaleString("en")}</span><//>` : 0) },
   { name: html`<span class="unseen">Actions</span>`, class: "tight", cell: (task) => may("operator") && html`<span class="row-actions">
-      ${task.paused ? html`<button type="button" class="quiet" aria-label=${`Resume task ${task.name}`} onClick=${() => resume(task, reload)}>Resume</button>`
-    : html`<button type="button" class="quiet" aria-label=${`Pause task ${task.name}`} onClick=${() => pause(task, reload)}>Pause …</button>`}</span>` },
+      ${task.paused ? html`<button type="button" class="quiet" aria-label=${`Resume task ${task.name}`} onClick=${() => resume(task, reload)}><${Icon} name="resume" /> Resume</button>`
+    : html`<button type="button" class="quiet" aria-label=${`Pause task ${task.name}`} onClick=${() => pause(task, reload)}><${Icon} name="pause" /> Pause …</button>`}</span>` },
 ];
 
 export function Tasks({ tasks, reload }) {
   return html`<div class="head"><h2>Tasks</h2><span class="gap"></span><${CopyAs} cli="bellringer tasks list" path="tasks" /></div>
-    ${tasks.length ? html`<${Table} caption="Tasks" columns=${COLUMNS(reload)} rows=${tasks} id=${(task) => task.name}
-      open=${(task) => navigate("runs", { task: task.name })} />`
+    ${tasks.length ? html`<div class="dense"><${Table} caption="Tasks" columns=${COLUMNS(reload)} rows=${tasks} id=${(task) => task.name}
+      open=${(task) => navigate("runs", { task: task.name })} /></div>`
     : html`<${Empty} title="No tasks"><p>Workers register their tasks when they start.</p><//>`}`;
 }
 

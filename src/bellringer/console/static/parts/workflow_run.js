@@ -1,6 +1,7 @@
 // The nodes of a workflow run as graph, Gantt chart or list. View and selected node are part of the URL.
 import { html, useEffect, useRef } from "../lib/html.js";
 import { get, may, part } from "../lib/api.js";
+import { Icon } from "../lib/icons.js";
 import { useShortcuts } from "../lib/shortcuts.js";
 import { useData } from "../lib/page_data.js";
 import { setQuery, query } from "../lib/router.js";
@@ -8,7 +9,7 @@ import { formatDuration } from "../lib/time.js";
 import { CopyAs, Link, Loading, Time } from "./elements.js";
 import { Chips } from "./filters.js";
 import { retryAll } from "./node_actions.js";
-import { NodeDuration, NodeState, KINDS, STATES, boxOf, mapProgress, edgesOf, groupBy, nodeLook, reasonOf } from "./node_text.js";
+import { Critical, NodeDuration, NodeState, KINDS, STATES, boxOf, mapProgress, edgesOf, groupBy, nodeLook, reasonOf } from "./node_text.js";
 import { Gantt } from "./gantt.js";
 import { Graph } from "./graph.js";
 import { NodePanel } from "./node_panel.js";
@@ -63,12 +64,12 @@ function NodeCounts({ graph, isInner }) {
   return html`<div class="flow-head"><ul class="sums" aria-label="Nodes by state">
       <li><strong>${graph.nodes.length}</strong> ${graph.nodes.length === 1 ? "node" : "nodes"}</li>
       ${STATES.filter((state) => states.has(state)).map((state) => html`<li class="tone-${nodeLook(state)[1]}">
-        <span aria-hidden="true">${nodeLook(state)[0]}</span> <strong>${states.get(state).length}</strong> ${state}</li>`)}
+        <${Icon} name=${nodeLook(state)[0]} /> <strong>${states.get(state).length}</strong> ${state}</li>`)}
       ${!isInner && html`<li><${Link} class="tone-mute" to=${`jobs/${part(graph.job_id)}`} terms=${{ tab: "graph", version: graph.version }}>version
         ${" "}${graph.version}<//></li>`}</ul>
-    ${path.nodes.length > 1 && html`<p class="mute path">★ Critical path, ${formatDuration(path.seconds)}: ${shortened(path.nodes).join(" → ")}</p>`}
-    ${graph.stopped && html`<p class="tone-warn"><span aria-hidden="true">⊘</span> Stopped: ${graph.stopped}. No further node starts.</p>`}
-    ${graph.undoing && html`<p class="tone-warn"><span aria-hidden="true">↺</span>${" "}
+    ${path.nodes.length > 1 && html`<p class="mute path"><${Icon} name="star" /> Critical path, ${formatDuration(path.seconds)}: ${shortened(path.nodes).join(" → ")}</p>`}
+    ${graph.stopped && html`<p class="tone-warn"><${Icon} name="ban" /> Stopped: ${graph.stopped}. No further node starts.</p>`}
+    ${graph.undoing && html`<p class="tone-warn"><${Icon} name="undo" />${" "}
       ${hasEnded(graph) ? "Completed nodes were undone. To try again, start a new run of the workflow." : "Completed nodes are being undone."}</p>`}</div>`;
 }
 
@@ -78,14 +79,13 @@ function GraphView({ graph, chosen, choose }) {
   const running = graph.nodes.filter((node) => ["running", "retrying"].includes(node.state)).map((node) => node.name);
   return html`<${Graph} nodes=${graph.nodes.map(boxOf)} edges=${edgesOf(graph)} direction=${segment("dir", DIRECTIONS, "lr")} chosen=${chosen} choose=${choose}
       follow=${isFollowing() ? running : null} label="Graph of the nodes: arrow keys move between nodes, Enter opens a node; the list view shows the same data" />
-    <p class="legend mute" aria-hidden="true"><span>ƒ task</span><span>⎇ workflow</span><span>◴ wait</span><span>⚑ signal</span>
-      <span>★ thick: critical path</span><span>dashed: undoes</span><span>drag to pan, Ctrl and wheel to zoom, arrow keys to move between nodes</span></p>`;
+    <p class="legend mute" aria-hidden="true">${Object.entries(KINDS).map(([kind, icon]) => html`<span><${Icon} name=${icon} /> ${kind}</span>`)}
+      <span>thick: critical path</span><span>dashed: undoes</span><span>drag to pan, Ctrl and wheel to zoom, arrow keys to move between nodes</span></p>`;
 }
 
 const COLUMNS = [
-  { name: "Node", cell: (node) => html`<button type="button" class="quiet link name" onClick=${() => setQuery({ node: node.name })}><span
-    aria-hidden="true">${KINDS[node.kind]}</span> ${node.name}${node.critical && html` <span title="on the critical path">★<span class="unseen">
-    on the critical path</span></span>`}</button>` },
+  { name: "Node", cell: (node) => html`<button type="button" class="quiet link name" onClick=${() => setQuery({ node: node.name })}><${Icon}
+    name=${KINDS[node.kind]} /> ${node.name}${node.critical && html` <${Critical} />`}</button>` },
   { name: "State", class: "tight", cell: (node) => html`<${NodeState} of=${node.state} />${node.map && html` <span class="mute">
     ×${node.map.size.toLocaleString("en")}: ${mapProgress(node.map)}</span>`}` },
   { name: "Task", cell: (node) => html`<code class="clip task" title=${node.task}>${node.task ?? node.kind}</code>` },
