@@ -78,8 +78,10 @@ PAGES: Final[Mapping[str, Sequence[str]]] = {
     "dead letters": (
         "dead-letters?group_by=fingerprint&limit=200",
         "dead-letters?fingerprint={group}&limit=50",
+        "dead-letters/discarded?limit=50",
         "operations?limit=5",
     ),
+    "workflows": ("workflows?count=bounded&limit=50", "workflows?state=dead,running&limit=50"),
     "calendar": (
         *(f"calendar?tz=Europe/Berlin&to={span}&limit=8" for span in ("24h", "7d", "42d")),
         "calendar?to=7d&pool=short",
@@ -90,7 +92,13 @@ PAGES: Final[Mapping[str, Sequence[str]]] = {
         "forecast?to=7d&bucket=10m",
     ),
     "workers": ("pools?limit=200", "workers"),
-    "cluster": ("cluster", "cluster/tz-moves?limit=20", "version"),
+    "cluster": (
+        "cluster",
+        "cluster/moves?hours=6&limit=200",
+        "cluster/database",
+        "cluster/tz-moves?limit=20",
+        "version",
+    ),
     "tenants": ("tenants?limit=25", "tenants/default/usage", "limits"),
     "audit": ("audit?limit=50", "audit/seals?limit=1"),
     "settings": ("api-keys?limit=200", "webhook-endpoints?limit=200", "settings"),

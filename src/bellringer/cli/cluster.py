@@ -14,8 +14,10 @@ import click
 
 from bellringer.cli.command_groups import CommandGroup, fail
 from bellringer.cli.connect import with_client
+from bellringer.cli.options import fetch_pages, limit_option
 from bellringer.cli.output import (
     LIST,
+    format_bytes,
     format_local,
     format_relative,
     format_seconds,
@@ -254,6 +256,69 @@ def leases(client: Client, *, output: str) -> None:
         ),
         name=lambda lease: str(lease.shard),
         empty="no leases",
+    )
+
+
+@cluster.command(
+    "moves",
+    examples="""
+    bellringer cluster moves
+    bellringer cluster moves --hours 24 -o json
+    """,
+)
+@click.option("--hours", type=click.IntRange(1, 48), default=6, show_default=True, help="How far back.")
+@limit_option
+@output_option(*LIST)
+@with_client
+def moves(client: Client, *, hours: int, limit: int, output: str) -> None:
+    """List changes of shard holders, the latest first."""
+    from bellringer.clock import SystemClock
+
+    now = SystemClock().now()
+    print_list(
+        output,
+        fetch_pages(client.lease_moves, limit, output=output, hours=hours),
+        head=("SHARD", "WHEN", "CAUSE", "FROM", "TO", "TOKEN"),
+        row=lambda move: (
+            str(move.shard),
+            format_relative(move.at, now),
+            move.cause,
+            move.previous_node or move.previous or "–",
+            move.node or move.holder or "–",
+            str(move.token),
+        ),
+        name=lambda move: str(move.shard),
+        empty=f"no shard has moved in the last {'hour' if hours == 1 else f'{hours} hours'}",
+    )
+
+
+@cluster.command("database", examples="bellringer cluster database")
+@output_option("table", "json")
+@with_client
+def database(client: Client, *, output: str) -> None:
+    """Show the health of the database server: connections, sizes, round trip, old transactions."""
+    found = client.database_health()
+    if output == "json":
+        click.echo(to_json(found))
+        return
+    oldest = found.long_transactions[0] if found.long_transactions else None
+    free, size = found.disk_free_bytes, found.disk_bytes
+    print_fields(
+        {
+            "server": f"PostgreSQL {found.version}",
+            "round trip": format_seconds(found.round_trip_seconds),
+            "connections": f"{found.connections.used} of {found.connections.max} used",
+            "database": format_bytes(found.database_bytes),
+            "wal": "unknown" if found.wal_bytes is None else format_bytes(found.wal_bytes),
+            "disk": "" if free is None or size is None else f"{format_bytes(free)} of {format_bytes(size)} free",
+            "partitions": f"{found.missing_partitions} missing" if found.missing_partitions else "complete",
+            "long transactions": (
+                f"{len(found.long_transactions)}, the oldest for {format_seconds(oldest.seconds)}"
+                f" ({oldest.application or 'another client'}, {oldest.state or 'state hidden'})"
+                if oldest
+                else "none"
+            ),
+        }
     )
 
 

@@ -138,10 +138,71 @@ def redrive(
 @click.option("--yes", is_flag=True, help="Skip the confirmation.")
 @with_client
 def discard(client: Client, *, ids: Sequence[str], everything: bool, fingerprint: str | None, yes: bool) -> None:
-    """Remove dead letters for good. The history of the runs is kept."""
+    """Remove dead letters. The history of the runs is kept, and `bellringer dead restore` undoes it for a day."""
     if not ids:
         confirm(
             "discard all dead letters?" if everything else f"discard all dead letters with fingerprint {fingerprint}?",
             yes=yes,
         )
     click.echo(f"discarded: {apply(client, client.discard, ids, everything, fingerprint=fingerprint)}")
+
+
+@dead.command(
+    "discarded",
+    examples="""
+    bellringer dead discarded
+    bellringer dead discarded --operation op_12 -o name
+    """,
+)
+@click.option("--fingerprint", help="Only dead letters with this error fingerprint.")
+@click.option("--operation", metavar="OPERATION", help="Only those that this operation discarded.")
+@limit_option
+@output_option(*LIST)
+@with_client
+def list_discarded(client: Client, /, *, limit: int, output: str, **filters: Any) -> None:
+    """List dead letters that were discarded within the last day, and can be restored."""
+    from bellringer.clock import SystemClock
+
+    now = SystemClock().now()
+    print_list(
+        output,
+        fetch_pages(client.discarded, limit, output=output, **filters),
+        head=("JOB", "DISCARDED", "BY", "ERROR", "FINGERPRINT", "RUN"),
+        row=lambda letter: (
+            letter.job or letter.task,
+            format_relative(letter.discarded_at, now),
+            letter.discarded_by or "–",
+            error_of(letter.error) or letter.reason,
+            letter.fingerprint,
+            letter.run_id,
+        ),
+        name=lambda letter: letter.run_id,
+        empty="nothing was discarded within the last day",
+    )
+
+
+@dead.command(
+    "restore",
+    examples="""
+    bellringer dead restore run_…
+    bellringer dead restore --operation op_12
+    """,
+)
+@click.option("--fingerprint", help="All with this error fingerprint.")
+@click.option("--operation", "operation_id", metavar="OPERATION", help="All that this operation discarded.")
+@click.option("--all", "everything", is_flag=True, help="All that were discarded within the last day.")
+@click.argument("ids", metavar="[RUN]...", nargs=-1)
+@with_client
+def restore(
+    client: Client, *, ids: Sequence[str], everything: bool, fingerprint: str | None, operation_id: str | None
+) -> None:
+    """Undo a discard: the runs become dead letters again. Possible for a day, while the runs are in the history."""
+    if sum((bool(ids), everything, fingerprint is not None, operation_id is not None)) != 1:
+        fail("select dead letters in exactly one way", "give run ids, --fingerprint, --operation or --all")
+    count, more = 0, True
+    while more:
+        done = client.restore_discarded(
+            list(ids) or None, fingerprint=fingerprint, operation_id=operation_id, everything=everything
+        )
+        count, more = count + done.count, done.more
+    click.echo(f"restored: {count}")

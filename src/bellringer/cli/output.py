@@ -212,6 +212,16 @@ def format_seconds(seconds: float) -> str:
     return " ".join(part for part in parts[:2] if part)
 
 
+def format_bytes(count: int) -> str:
+    """Format a size: "512 B", "3.4 MB", "1.2 GB"."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TB"
+
+
 def format_relative(moment: datetime | None, now: datetime) -> str:
     """ "in 4m 12s", "3 s ago", "now"; "–" for none."""
     if moment is None:

@@ -26,7 +26,9 @@ CONTROL = {
     "why": LazyCommand("bellringer.cli.why:why", "Explain why a job does not run, or what happened at a time."),
     "backfills": LazyCommand("bellringer.cli.backfills:backfills", "List, pause, resume and cancel backfills."),
     "ops": LazyCommand("bellringer.cli.operations:ops", "Start and follow bulk operations on jobs and runs."),
-    "dead": LazyCommand("bellringer.cli.dead_letters:dead", "List, redrive and discard dead letters (failed runs)."),
+    "dead": LazyCommand(
+        "bellringer.cli.dead_letters:dead", "List, redrive, discard and restore dead letters (failed runs)."
+    ),
     "events": LazyCommand("bellringer.cli.events:events", "List events: late, missed, slow, failed and more."),
     "webhooks": LazyCommand("bellringer.cli.webhooks:webhooks", "Manage webhook endpoints and their deliveries."),
     "notifications": LazyCommand(

@@ -61,20 +61,24 @@ def workflows() -> None:
     examples="""
     bellringer workflows list
     bellringer workflows list --q etl -o json
+    bellringer workflows list --state dead,running
     """,
 )
 @click.option("--q", metavar="TEXT", help="Only workflows whose name contains this text.")
+@click.option(
+    "--state", metavar="STATE,…", help="Only workflows whose last run has one of these states; none: no run yet."
+)
 @limit_option
 @output_option(*LIST)
 @with_client
-def list_workflows(client: Client, *, q: str | None, limit: int, output: str) -> None:
+def list_workflows(client: Client, *, q: str | None, state: str | None, limit: int, output: str) -> None:
     """List workflows by name, with the latest run of each."""
     from bellringer.clock import SystemClock
 
     now = SystemClock().now()
     print_list(
         output,
-        fetch_pages(client.workflows, limit, output=output, q=q),
+        fetch_pages(client.workflows, limit, output=output, q=q, state=state),
         head=("NAME", "NODES", "VERSION", "NEXT", "LAST", "TOOK", "RUN"),
         row=lambda w: (
             w.name,

@@ -21,7 +21,7 @@ from bellringer.wire.access import (
 )
 from bellringer.wire.audit import AuditEntry, AuditPage, AuditSeals
 from bellringer.wire.checkins import Checkin, CheckinPage, PingPage
-from bellringer.wire.cluster import Cluster, Leases, Nodes, Regions, ShardTable, TzMoves
+from bellringer.wire.cluster import Cluster, DatabaseHealth, LeaseMoves, Leases, Nodes, Regions, ShardTable, TzMoves
 from bellringer.wire.events import EventPage
 from bellringer.wire.notifications import (
     Channel,
@@ -233,6 +233,16 @@ class ClusterCalls:
     @call(Routes.leases)
     def leases(self) -> Leases:
         """List the leases of all shards."""
+
+    @call(Routes.lease_moves)
+    def lease_moves(
+        self, *, hours: int | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> LeaseMoves:
+        """List changes of shard holders in the last hours (6 if omitted, 48 at most), the latest first."""
+
+    @call(Routes.database_health)
+    def database_health(self) -> DatabaseHealth:
+        """Return the state of the database server: connections, sizes, round trip, long transactions, partitions."""
 
     @call(Routes.regions)
     def regions(self) -> Regions:

@@ -13,7 +13,7 @@ from bellringer.wire.agenda import Agenda
 from bellringer.wire.apps import AppDetails, AppPage
 from bellringer.wire.backfills import Backfill, BackfillPage, BackfillPlan
 from bellringer.wire.calendars import Calendar, CalendarPage, Freeze, FreezePage, Lifted
-from bellringer.wire.dead_letters import Bulk, LetterGroups, Letters
+from bellringer.wire.dead_letters import Bulk, DiscardedLetters, LetterGroups, Letters
 from bellringer.wire.job_history import Baseline, Days, JobStats, Ledger, Strips
 from bellringer.wire.jobs import BulkCreated, Job, JobPage, Resumed, Revision, RevisionPage, Skip, SkipPage
 from bellringer.wire.operations import BulkPlan, Operation, OperationPage
@@ -375,7 +375,31 @@ class RunCalls:
     def discard(
         self, runs: Sequence[str] | None = None, *, fingerprint: str | None = None, everything: bool = False
     ) -> Bulk:
-        """Remove dead letters for good: the given runs, those of a fingerprint, or all."""
+        """Remove dead letters: the given runs, those of a fingerprint, or all. They can be restored for a day."""
+
+    @call(Routes.discarded)
+    def discarded(
+        self,
+        *,
+        fingerprint: str | None = None,
+        operation: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> DiscardedLetters:
+        """List dead letters that were discarded within the last day, the latest first."""
+
+    @call(Routes.restore_discarded, renamed={"everything": "all"})
+    def restore_discarded(
+        self,
+        runs: Sequence[str] | None = None,
+        *,
+        fingerprint: str | None = None,
+        operation_id: str | None = None,
+        everything: bool = False,
+    ) -> Bulk:
+        """Restore dead letters that were discarded within the last day: the given runs, those of a fingerprint or of an
+        operation, or all. One call restores up to 500; `more` says that further ones are left.
+        """
 
     @call(Routes.bulk.returning(BulkPlan), fixed={"dry_run": True})
     def plan_bulk(
@@ -426,8 +450,18 @@ class WorkflowCalls:
     """Workflow graphs, and the nodes of workflow runs."""
 
     @call(Routes.workflows)
-    def workflows(self, *, q: str | None = None, limit: int | None = None, cursor: str | None = None) -> WorkflowPage:
-        """List jobs that are workflows, by name. `q` is a part of the name."""
+    def workflows(
+        self,
+        *,
+        q: str | None = None,
+        state: str | None = None,
+        count: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> WorkflowPage:
+        """List jobs that are workflows, by name. `q` is a part of the name; `state` has states of the last run,
+        separated by commas; `count="bounded"` also counts the workflows by state.
+        """
 
     @call(Routes.job_graph)
     def job_graph(self, job: str, *, version: int | None = None, revision: int | None = None) -> Graph:

@@ -16,6 +16,7 @@ from bellringer.engine import graph_versions, producer_span
 from bellringer.errors import Conflict, NotFound
 from bellringer.store import jobs, runs, tenants
 from bellringer.store.connection_pool import Store
+from bellringer.store.dead_letters import DISCARDS_KEPT
 
 
 async def pause(
@@ -71,9 +72,16 @@ async def redrive(store: Store, keys: Sequence[RunKey], *, tenant_id: int) -> in
     return await runs.redrive(store, tenant_id, keys)
 
 
-async def discard(store: Store, keys: Sequence[RunKey], *, tenant_id: int) -> int:
-    """Deletes dead letters; the runs stay dead in the history. Returns how many."""
-    return await runs.discard(store, tenant_id, keys)
+async def discard(store: Store, keys: Sequence[RunKey], *, tenant_id: int, operation_id: int | None = None) -> int:
+    """Removes dead letters; the runs stay dead in the history. Returns how many. They can be restored for a day."""
+    return await runs.discard(store, tenant_id, keys, operation_id)
+
+
+async def restore_discarded(store: Store, keys: Sequence[RunKey], *, tenant_id: int) -> int:
+    """Restores dead letters that were discarded within the last day; returns how many. Runs that were started again,
+    or that are gone from the history, are left out.
+    """
+    return await runs.restore_discarded(store, tenant_id, keys, await store.now() - DISCARDS_KEPT)
 
 
 async def replay(

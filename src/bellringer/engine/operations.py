@@ -248,8 +248,12 @@ def item_id(item: UUID | RunKey) -> str:
 
 
 async def _do_batch(store: Store, op: ClaimedOperation, keys: Sequence[RunKey], progress: Progress) -> None:
-    act = commands.redrive if op.action == "dead_letters.redrive" else commands.discard
-    progress.done = await act(store, keys, tenant_id=op.tenant_id) if keys else 0
+    if not keys:
+        progress.done = 0
+    elif op.action == "dead_letters.redrive":
+        progress.done = await commands.redrive(store, keys, tenant_id=op.tenant_id)
+    else:
+        progress.done = await commands.discard(store, keys, tenant_id=op.tenant_id, operation_id=op.operation_id)
     progress.skipped = len(keys) - progress.done
 
 

@@ -62,6 +62,7 @@ async def prune(store: Store, now: datetime, retention: Retention, *, archives: 
     await workers.prune(store)
     await usage.prune(store, now - retention.usage)
     await leases.prune_nodes(store)
+    await leases.prune_moves(store)
     await operations.prune(store, now - retention.operations)
     await workflows.prune(store, now - retention.runs)
     await workflows.prune_graphs(store)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -18,6 +18,7 @@ from bellringer.store.runs import DeadLetterRow
 
 _SQL = load("dead_letters")
 
+DISCARDS_KEPT: Final = timedelta(days=1)  # how long discarded dead letters can be restored
 MAX_LETTERS_SCANNED: Final = 10_000  # by one scan
 MAX_LETTERS_COUNTED: Final = 40_000  # for one page of groups
 
@@ -65,6 +66,23 @@ class DeadLetterGroup:
     jobs: Sequence[str]  # names of their jobs
 
 
+class DiscardFilter(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Selects discarded dead letters; None selects all."""
+
+    fingerprint: str | None = None
+    operation: int | None = None  # discarded by this operation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscardedRow:
+    """A discarded dead letter."""
+
+    letter: DeadLetterRow
+    discarded_at: datetime
+    discarded_by: str | None
+    operation_id: int | None
+
+
 async def find_dead_letters(
     store: Store, tenant_id: int, f: DeadLetterFilter, after: DeadLetterPosition | None, limit: int
 ) -> DeadLetterRows:
@@ -94,14 +112,15 @@ def _stop(row: asyncpg.Record) -> DeadLetterPosition | None:
 async def load_dead_letters(store: Store, tenant_id: int, keys: Sequence[RunKey]) -> list[DeadLetterRow]:
     """Returns these dead letters in the given order."""
     columns = ([k.job_id for k in keys], [k.scheduled_for for k in keys], [k.slot for k in keys])
-    return [
-        DeadLetterRow(
-            key=_key(row),
-            **{name: row[name] for name in ("job", "task", "attempt", "died_at", "reason", "fingerprint")},
-            error=_json(row["error"]),
-        )
-        for row in await store.pool.fetch(_SQL.items, tenant_id, *columns)
-    ]
+    return [_letter(row) for row in await store.pool.fetch(_SQL.items, tenant_id, *columns)]
+
+
+def _letter(row: asyncpg.Record) -> DeadLetterRow:
+    return DeadLetterRow(
+        key=_key(row),
+        **{name: row[name] for name in ("job", "task", "attempt", "died_at", "reason", "fingerprint")},
+        error=_json(row["error"]),
+    )
 
 
 async def list_groups(store: Store, tenant_id: int, after: str | None, limit: int) -> list[DeadLetterGroup]:
@@ -127,3 +146,26 @@ def _group(row: asyncpg.Record, counted: int, names: Mapping[UUID, str]) -> Dead
 
 def _json(text: str | None) -> Any:
     return None if text is None else msgspec.json.decode(text)
+
+
+async def list_discarded(
+    store: Store, tenant_id: int, f: DiscardFilter, since: datetime, after: DeadLetterPosition | None, limit: int
+) -> list[DiscardedRow]:
+    """Returns dead letters that were discarded after `since`, the latest first; `died_at` of the position is the time
+    of the discard.
+    """
+    key = after.key if after else None
+    place = (after.died_at, key.job_id, key.scheduled_for, key.slot) if after and key else (None, None, None, None)
+    rows = await store.pool.fetch(_SQL.discarded, tenant_id, since, f.fingerprint, f.operation, *place, limit)
+    return [
+        DiscardedRow(
+            letter=_letter(row), **{name: row[name] for name in ("discarded_at", "discarded_by", "operation_id")}
+        )
+        for row in rows
+    ]
+
+
+async def discarded_keys(store: Store, tenant_id: int, f: DiscardFilter, since: datetime, limit: int) -> list[RunKey]:
+    """Returns keys of dead letters that were discarded after `since`, in no particular order."""
+    rows = await store.pool.fetch(_SQL.discarded_keys, tenant_id, since, f.fingerprint, f.operation, limit)
+    return [_key(row) for row in rows]

@@ -17,6 +17,8 @@ from bellringer.store.queries import load
 
 _SQL = load("leases")
 MAX_WAITS_FOR_CHARACTERS: Final = 500
+MOVES_KEPT: Final = timedelta(days=2)
+MAX_MOVES_KEPT: Final = 20_000
 
 
 class PostgresLeases(LeaseTable):
@@ -97,6 +99,7 @@ class LeaseRow:
     token: int
     region: str | None
     seconds_left: float
+    held_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +166,37 @@ async def remove_node(store: Store, node_id: UUID) -> None:
 async def prune_nodes(store: Store) -> None:
     """Deletes schedulers without a heartbeat for a day."""
     await store.pool.execute(_SQL.forget)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseMoveRow:
+    """A change of a shard's holder, with the names that the nodes had then."""
+
+    move_id: int
+    at: datetime
+    shard: int
+    cause: str
+    holder: UUID | None
+    node: str | None
+    previous: UUID | None
+    previous_node: str | None
+    token: int
+
+
+async def read_clock(store: Store) -> datetime:
+    """Returns the real time of the database, by which leases are granted and expire."""
+    now: datetime = await store.pool.fetchval(_SQL.clock)
+    return now
+
+
+async def list_moves(store: Store, since: datetime, before: int | None, limit: int) -> list[LeaseMoveRow]:
+    """Returns moves after an instant, the latest first; with `before`, those before that move."""
+    return [LeaseMoveRow(**dict(row)) for row in await store.pool.fetch(_SQL.moves, since, before, limit)]
+
+
+async def prune_moves(store: Store) -> None:
+    """Deletes moves that are older than MOVES_KEPT, and all but the latest MAX_MOVES_KEPT."""
+    await store.pool.execute(_SQL.forget_moves, await read_clock(store) - MOVES_KEPT, MAX_MOVES_KEPT)
 
 
 async def list_leases(store: Store) -> list[LeaseRow]:

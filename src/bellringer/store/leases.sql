@@ -43,7 +43,8 @@ update leases lease set holder = null, expires_at = '-infinity' from mine where 
 
 -- name: table
 select lease.shard, lease.holder, node.name as node, lease.token, lease.region,
-       extract(epoch from greatest(lease.expires_at, 'epoch') - clock_timestamp())::float8 as seconds_left
+       extract(epoch from greatest(lease.expires_at, 'epoch') - clock_timestamp())::float8 as seconds_left,
+       extract(epoch from clock_timestamp() - lease.acquired_at)::float8 as held_seconds
 from leases lease
 left join nodes node on node.node_id = lease.holder
 order by lease.shard
@@ -102,6 +103,20 @@ select node_id, name, host, pid, version, started_at, seen_at, shards, fired, re
        extract(epoch from clock_timestamp() - seen_at)::float8 as age
 from nodes
 order by started_at
+
+-- name: moves
+-- The latest moves before the move $2 (null: all) and after $1.
+select move_id, at, shard, cause, holder, node, previous, previous_node, token from lease_moves
+where at > $1 and ($2::bigint is null or move_id < $2)
+order by move_id desc limit $3
+
+-- name: clock
+select clock_timestamp()
+
+-- name: forget_moves
+-- Moves before $1, and all but the latest $2: leases that change hands all the time must not fill the table.
+delete from lease_moves
+where at < $1 or move_id <= (select move_id from lease_moves order by move_id desc offset $2 limit 1)
 
 -- name: any_waits
 select exists (select 1 from nodes where waits_for is not null and seen_at > clock_timestamp() - interval '10 s')

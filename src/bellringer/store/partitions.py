@@ -10,6 +10,7 @@ import asyncpg
 from bellringer.core.advisory_locks import AdvisoryLock
 from bellringer.store import idempotency
 from bellringer.store.connection_pool import Store
+from bellringer.store.dead_letters import DISCARDS_KEPT
 from bellringer.store.queries import load
 
 _SQL = load("partitions")
@@ -61,8 +62,11 @@ async def drop_days(store: Store, old: Sequence[date], *, archives: bool = False
 
 
 async def prune_expired(store: Store, now: datetime, dead: timedelta, gaps: timedelta, events: timedelta) -> None:
-    """Deletes dead letters, gaps, events and send keys past their retention."""
+    """Deletes dead letters, gaps, events and send keys past their retention, and discarded dead letters that can no
+    longer be restored.
+    """
     await store.pool.execute(_SQL.forget_dead, now, dead.total_seconds())
+    await store.pool.execute(_SQL.forget_discarded, now - DISCARDS_KEPT)
     await store.pool.execute(_SQL.forget_gaps, now - gaps)
     await store.pool.execute(_SQL.forget_events, now - events)
     await store.pool.execute(_SQL.forget_keys)

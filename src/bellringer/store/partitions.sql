@@ -11,6 +11,7 @@ order by 1
 select exists (select 1 from queue where scheduled_for >= $1 and scheduled_for < $2)
          or exists (select 1 from timers where scheduled_for >= $1 and scheduled_for < $2 and attempt > 0)
          or exists (select 1 from dead_letters where scheduled_for >= $1 and scheduled_for < $2)
+         or exists (select 1 from discarded_dead_letters where scheduled_for >= $1 and scheduled_for < $2)
 
 -- name: detach_day
 select bellringer.detach_day($1)
@@ -19,6 +20,9 @@ select bellringer.detach_day($1)
 delete from dead_letters letter using tenants tenant
 where tenant.tenant_id = letter.tenant_id
   and letter.died_at < $1::timestamptz - make_interval(secs => coalesce((tenant.retention ->> 'dead')::float8, $2))
+
+-- name: forget_discarded
+delete from discarded_dead_letters where discarded_at <= $1
 
 -- name: forget_gaps
 delete from gaps where to_at < $1

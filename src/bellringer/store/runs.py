@@ -304,8 +304,13 @@ async def retry_now(store: Store, tenant_id: int, key: RunKey) -> bool:
     return moved
 
 
-async def discard(store: Store, tenant_id: int, keys: Sequence[RunKey]) -> int:
-    count: int = await store.pool.fetchval(_SQL.discard, tenant_id, *_columns(keys))
+async def discard(store: Store, tenant_id: int, keys: Sequence[RunKey], operation_id: int | None) -> int:
+    count: int = await store.pool.fetchval(_SQL.discard, tenant_id, *_columns(keys), operation_id)
+    return count
+
+
+async def restore_discarded(store: Store, tenant_id: int, keys: Sequence[RunKey], since: datetime) -> int:
+    count: int = await store.pool.fetchval(_SQL.restore_discarded, tenant_id, *_columns(keys), since)
     return count
 
 

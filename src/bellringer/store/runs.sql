@@ -29,7 +29,10 @@ select bellringer.redrive($1, $2, $3, $4)
 select bellringer.retry_now($1, $2, $3, $4)
 
 -- name: discard
-select bellringer.discard($1, $2, $3, $4)
+select bellringer.discard($1, $2, $3, $4, $5)
+
+-- name: restore_discarded
+select bellringer.restore_discarded($1, $2, $3, $4, $5)
 
 -- name: get
 -- Runs of one day ($5 to $6) by their keys, each with its attempts; a run may be in history, in the queue, or in a

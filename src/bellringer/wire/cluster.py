@@ -36,6 +36,7 @@ class Lease(ResponseModel, frozen=True):
     token: int
     region: str | None  # the region whose nodes should hold it
     seconds_left: float
+    held_seconds: float | None  # since the holder got it; null if it is free, or was granted before an upgrade
 
 
 class Shards(ResponseModel, frozen=True):
@@ -147,6 +148,66 @@ class Leases(ResponseModel, frozen=True):
 
     items: list[Lease]
     next_cursor: str | None = None
+
+
+class LeaseMove(ResponseModel, frozen=True):
+    """A change of a shard's holder. The cause is `acquired` (it was free), `expired` (the previous holder did not renew
+    it in time), `replaced` (an external lease service granted it to another node) or `released` (no holder follows).
+    """
+
+    shard: int
+    at: datetime
+    cause: str
+    holder: str | None
+    node: str | None
+    previous: str | None
+    previous_node: str | None
+    token: int
+
+
+class LeaseMoves(ResponseModel, frozen=True):
+    """Moves of leases between two instants, the latest first."""
+
+    since: datetime
+    until: datetime
+    items: list[LeaseMove]
+    next_cursor: str | None = None
+
+
+class LongTransaction(ResponseModel, frozen=True):
+    """A session whose transaction has lasted for more than a minute: vacuum cannot clean up after it."""
+
+    pid: int | None  # pid and application are shown to installation keys only
+    application: str | None
+    state: str  # active, idle in transaction, …; empty if the role of the server may not see it
+    seconds: float
+
+
+class ServerConnections(ResponseModel, frozen=True):
+    """Connections of all clients to the database server, and its maximum without reserved ones."""
+
+    used: int
+    max: int
+
+
+class DatabaseHealth(ResponseModel, frozen=True):
+    """The state of the database server. Sizes are in bytes, and null if this server may not read them; the disk is
+    known only where this server runs beside the database.
+
+    `round_trip_seconds` is the shortest of three round trips. `missing_partitions` counts partitions of today and
+    tomorrow that do not exist. `hidden_sessions` counts sessions of other roles whose transactions cannot be seen.
+    """
+
+    version: str
+    round_trip_seconds: float
+    connections: ServerConnections
+    database_bytes: int
+    wal_bytes: int | None
+    disk_bytes: int | None
+    disk_free_bytes: int | None
+    missing_partitions: int
+    long_transactions: list[LongTransaction]
+    hidden_sessions: int
 
 
 class RegionsRequest(RequestModel, frozen=True):

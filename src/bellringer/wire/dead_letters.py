@@ -60,6 +60,43 @@ class LettersRequest(RequestModel, frozen=True):
     rate: int | float | None = None
 
 
+class RestoreRequest(RequestModel, frozen=True):
+    """A selection of dead letters that were discarded within the last day: runs, a fingerprint, those that an
+    operation discarded, or all.
+    """
+
+    runs: list[str] | None = None
+    all: bool = False
+    fingerprint: str | None = None
+    operation_id: str | None = None
+
+
+class DiscardedLetter(ResponseModel, frozen=True):
+    """A dead letter that was discarded; it can be restored until `restorable_until`, if its run is in the history."""
+
+    run_id: str
+    job_id: str
+    job: str | None
+    task: str
+    attempt: int
+    scheduled_for: datetime
+    died_at: datetime
+    reason: str
+    error: Any
+    fingerprint: str
+    discarded_at: datetime
+    discarded_by: str | None
+    operation_id: str | None
+    restorable_until: datetime
+
+
+class DiscardedLetters(ResponseModel, frozen=True):
+    """Dead letters that were discarded within the last day, the latest first."""
+
+    items: list[DiscardedLetter]
+    next_cursor: str | None = None
+
+
 class Bulk(ResponseModel, frozen=True):
     """The number of changed dead letters, or the id of the operation that changes them if there are many."""
 

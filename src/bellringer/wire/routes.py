@@ -44,8 +44,18 @@ from bellringer.wire.calendars import (
     Lifted,
 )
 from bellringer.wire.checkins import Checkin, CheckinPage, CheckinRequest, PingPage, PingReceived
-from bellringer.wire.cluster import Cluster, Leases, Nodes, Regions, RegionsRequest, ShardTable, TzMoves
-from bellringer.wire.dead_letters import Bulk, LetterGroups, Letters, LettersRequest
+from bellringer.wire.cluster import (
+    Cluster,
+    DatabaseHealth,
+    LeaseMoves,
+    Leases,
+    Nodes,
+    Regions,
+    RegionsRequest,
+    ShardTable,
+    TzMoves,
+)
+from bellringer.wire.dead_letters import Bulk, DiscardedLetters, LetterGroups, Letters, LettersRequest, RestoreRequest
 from bellringer.wire.events import EventPage
 from bellringer.wire.job_history import Baseline, Days, JobStats, Ledger, Strips
 from bellringer.wire.jobs import (
@@ -298,6 +308,8 @@ class Routes:
         responses={200: Bulk, 202: Operation},
         body=LettersRequest,
     )
+    discarded = Route("dead letters", "GET", "/dead-letters/discarded", DiscardedLetters)
+    restore_discarded = Route("dead letters", "POST", "/dead-letters/restore", Bulk, body=RestoreRequest)
     bulk = Route(
         "operations", "POST", "/bulk", Operation, responses={200: BulkPlan, 202: Operation}, body=OperationRequest
     )
@@ -429,6 +441,8 @@ class Routes:
     leases = Route("cluster", "GET", "/cluster/leases", Leases)
     regions = Route("cluster", "GET", "/cluster/regions", Regions)
     put_regions = Route("cluster", "PUT", "/cluster/regions", Regions, body=RegionsRequest)
+    lease_moves = Route("cluster", "GET", "/cluster/moves", LeaseMoves)
+    database_health = Route("cluster", "GET", "/cluster/database", DatabaseHealth)
     tz_moves = Route("cluster", "GET", "/cluster/tz-moves", TzMoves)
     forecast = Route("schedules", "GET", "/forecast", Forecast)
     objective = Route("tenants", "GET", "/objective", Objective)

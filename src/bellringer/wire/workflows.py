@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType, field
 
-from bellringer.wire.models import RequestModel, ResponseModel
+from bellringer.wire.models import Count, RequestModel, ResponseModel
 
 
 class LastRun(ResponseModel, frozen=True):
@@ -32,10 +32,11 @@ class WorkflowItem(ResponseModel, frozen=True):
 
 
 class WorkflowPage(ResponseModel, frozen=True):
-    """Workflows, ordered by name."""
+    """Workflows, ordered by name. `states` counts workflows by the state of their last run; `none`: no run yet."""
 
     items: list[WorkflowItem]
     next_cursor: str | None = None
+    states: dict[str, Count] | UnsetType = UNSET
 
 
 class GraphNode(ResponseModel, frozen=True):

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from bellringer.store.connection_pool import Store
-from bellringer.wire.dead_letters import LettersRequest
+from bellringer.wire.dead_letters import LettersRequest, RestoreRequest
 from bellringer.wire.jobs import JobRequest, PauseRequest, TriggerRequest
 from bellringer.wire.runs import ExecuteRequest
 from bellringer.wire.schedules import PreviewRequest
@@ -225,6 +225,15 @@ OTHERS: list[tuple[str, str, Any, int, str]] = [
     ("POST", "/api/v1/dead-letters/redrive", {}, 422, "conflicting_fields"),
     ("POST", "/api/v1/dead-letters/discard", {"all": True, "runs": []}, 422, "conflicting_fields"),
     ("POST", "/api/v1/dead-letters/discard", {"runs": ["x"]}, 422, "run_id_invalid"),
+    ("POST", "/api/v1/dead-letters/restore", {}, 422, "conflicting_fields"),
+    ("POST", "/api/v1/dead-letters/restore", {"all": True, "fingerprint": "x"}, 422, "conflicting_fields"),
+    ("POST", "/api/v1/dead-letters/restore", {"runs": ["x"]}, 422, "run_id_invalid"),
+    ("POST", "/api/v1/dead-letters/restore", {"fingerprint": ""}, 422, "limit"),
+    ("POST", "/api/v1/dead-letters/restore", {"operation_id": "x"}, 422, "operation_id_invalid"),
+    ("GET", "/api/v1/dead-letters/discarded?operation=x", None, 404, "not_found"),
+    ("GET", "/api/v1/cluster/moves?hours=49", None, 422, "limit_range"),
+    ("GET", "/api/v1/workflows?state=odd", None, 422, "choice"),
+    ("GET", "/api/v1/workflows?count=all", None, 422, "choice"),
     ("POST", "/api/v1/schedules/preview", {"schedule": {"cron": "x"}}, 422, "cron_invalid"),
     ("POST", "/api/v1/schedules/preview", {"schedule": {"every": "1m"}, "n": 101}, 422, "limit"),
     (
@@ -411,6 +420,7 @@ NASTY: list[Any] = [
         ("/api/v1/jobs/JOB/run", TriggerRequest, {}),
         ("/api/v1/schedules/preview", PreviewRequest, {"schedule": {"every": "1m"}}),
         ("/api/v1/dead-letters/discard", LettersRequest, {}),
+        ("/api/v1/dead-letters/restore", RestoreRequest, {}),
         ("PATCH /api/v1/jobs/JOB", JobRequest, {}),
     ],
 )

@@ -135,3 +135,58 @@ async def test_a_rate_makes_an_operation_of_a_few(
     for rate in (0, -1, 1e9):
         refused = await api.post("/api/v1/dead-letters/redrive", json={"all": True, "rate": rate})
         assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/rate")
+
+
+async def test_a_discard_is_undone_by_run_fingerprint_and_all(api: httpx2.AsyncClient, work: Work) -> None:
+    keys, values = await die(api, work, "KeyError", 2), await die(api, work, "ValueError", 2)
+    before = await listed(api)
+    discarded = await api.post("/api/v1/dead-letters/discard", json={"all": True})
+    assert discarded.json()["count"] == 4
+    items = (await api.get("/api/v1/dead-letters/discarded")).json()["items"]
+    assert {item["run_id"] for item in items} == {*keys, *values}
+    assert {item["operation_id"] for item in items} == {None}
+    assert all(item["discarded_at"] < item["restorable_until"] for item in items)
+    fingerprint = next(item["fingerprint"] for item in items if item["run_id"] == values[0])
+    of_values = (await api.get("/api/v1/dead-letters/discarded", params={"fingerprint": fingerprint})).json()["items"]
+    assert {item["run_id"] for item in of_values} == set(values)
+    for selection, count in (({"runs": keys[:1]}, 1), ({"fingerprint": fingerprint}, 2), ({"all": True}, 1)):
+        for expected in (count, 0):  # repeated, it restores nothing twice
+            restored = await api.post("/api/v1/dead-letters/restore", json=selection)
+            assert (restored.status_code, restored.json()) == (200, {"count": expected, "more": False})
+    assert await listed(api) == before
+    assert (await api.get("/api/v1/dead-letters/discarded")).json()["items"] == []
+
+
+async def test_discarded_dead_letters_come_in_pages(api: httpx2.AsyncClient, work: Work) -> None:
+    runs = await die(api, work, "KeyError", 5)
+    await api.post("/api/v1/dead-letters/discard", json={"runs": runs[:3]})
+    await api.post("/api/v1/dead-letters/discard", json={"runs": runs[3:]})
+    seen: list[str] = []
+    cursor: dict[str, str] = {}
+    for expected in (2, 2, 1):
+        page = (await api.get("/api/v1/dead-letters/discarded", params={"limit": 2, **cursor})).json()
+        assert len(page["items"]) == expected
+        seen += [item["run_id"] for item in page["items"]]
+        cursor = {"cursor": page["next_cursor"] or ""}
+    assert cursor == {"cursor": ""}
+    assert set(seen[:2]) == set(runs[3:])
+    assert sorted(seen) == sorted(runs)
+
+
+async def test_what_an_operation_discarded_is_restored_in_parts(
+    api: httpx2.AsyncClient, work: Work, store: Store, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await die(api, work, "KeyError", 5)
+    monkeypatch.setattr(endpoint, "MAX_APPLIED_AT_ONCE", 3)
+    operation_id = (await api.post("/api/v1/dead-letters/discard", json={"all": True})).json()["operation_id"]
+    assert await run_operations(store, catalog, OperationCursor()) == 5
+    [other] = await die(api, work, "KeyError")
+    await api.post("/api/v1/dead-letters/discard", json={"runs": [other]})
+    of_operation = await api.get("/api/v1/dead-letters/discarded", params={"operation": operation_id})
+    assert [item["operation_id"] for item in of_operation.json()["items"]] == [operation_id] * 5
+    for expected in ({"count": 3, "more": True}, {"count": 2, "more": False}):
+        restored = await api.post("/api/v1/dead-letters/restore", json={"operation_id": operation_id})
+        assert restored.json() == expected
+    assert len(await listed(api)) == 5
+    [left] = (await api.get("/api/v1/dead-letters/discarded")).json()["items"]
+    assert left["run_id"] == other

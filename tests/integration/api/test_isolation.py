@@ -42,6 +42,7 @@ PART: Final = re.compile(r"\{\w+\}")
 
 # What all tenants share, by the tags of its operations: workers, what these know, and where they work.
 SHARED: Final = frozenset({"tasks", "pools", "workers", "cluster"})
+SHARED_BY_ALL: Final = f"{API}/cluster/moves"  # of the shards, in which all tenants are
 SEALED: Final = f"{API}/audit/seals"  # hashes over the changes of all, which tell nothing of them
 TIMES: Final = frozenset({"from", "to", "at", "bucket", "window"})  # parameters that name no thing
 
@@ -99,6 +100,8 @@ NAMED_IN_BODIES: Final[tuple[tuple[str, str, Mapping[str, Any]], ...]] = (
     ("jobs", "/backfills", {"job": "{}", "from": "2026-01-01", "to": "2026-01-02", "dry_run": True}),
     ("runs", "/dead-letters/redrive", {"runs": ["{}"]}),
     ("runs", "/dead-letters/discard", {"runs": ["{}"]}),
+    ("runs", "/dead-letters/restore", {"runs": ["{}"]}),
+    ("operations", "/dead-letters/restore", {"operation_id": "{}"}),
     ("jobs", "/bulk", {"action": "jobs.pause", "ids": ["{}"], "dry_run": True}),
     ("runs", "/bulk", {"action": "runs.cancel", "ids": ["{}"], "dry_run": True}),
     ("jobs", "/bulk", {"action": "runs.cancel", "filter": {"job": "{}"}, "dry_run": True}),
@@ -184,6 +187,7 @@ async def _everything(
         return made
 
     made: dict[str, Any] = {}
+    unwanted: list[dict[str, Any]] = []
     await catalog.task_ids(["alpha.task"])  # nodes run only tasks that somebody knows
     nodes = [
         {"name": "alpha-node", "task": "alpha.task"},
@@ -205,11 +209,13 @@ async def _everything(
         )
         made["op"] = await post("/bulk", action="jobs.resume", ids=[job["job_id"]], reason="alpha-reason")
         await post("/jobs/execute", task="alpha.task", retry=1, kwargs={"alpha": 1})
+        unwanted.append(await post("/jobs/execute", task="alpha.task", retry=1, kwargs={"alpha": 2}))
         made["delivery"] = await post(f"/webhook-endpoints/{made['hook']['endpoint_id']}/test")
         await _declare(store, f"alpha-app-{n}")
         await _subscribe(api, a, store, n)
     made["run"] = await post(f"/jobs/{job['job_id']}/run")
     await _die(store, catalog)
+    assert (await post("/dead-letters/discard", runs=[run["run_id"] for run in unwanted]))["count"] == 2
     await _note(store, UUID(job["job_id"]), decode_run_id(made["run"]["run_id"]))
     return {
         "jobs": (job["job_id"], job["name"]),
@@ -274,7 +280,7 @@ async def _die(store: Store, catalog: Catalog) -> None:
     seat = ClaimSpec(worker_id=worker_id, pool_id=pools["short"], task_ids=numbers)
     dies = Ending(outcome=Outcome.FAILED, error={"type": "AlphaError", "message": "alpha"}, final="alpha")
     opens = Ending(outcome=Outcome.OK, opened=True)
-    for many in (3, 1):  # two tasks and a workflow run; then its node
+    for many in (5, 1):  # four tasks and a workflow run; then its node
         taken, _ = await claim(store, seat, 10, TenantCursor())
         assert len(taken) == many
         batch = [decide(c, opens if c.task_id == tasks[WORKFLOW_TASK] else dies) for c in taken]
@@ -360,7 +366,7 @@ async def test_no_list_holds_anything_of_another_tenants(alpha: Alpha) -> None:
         if (
             CURSOR_PARAMETER in operation.query
             and not operation.everywhere
-            and template != SEALED
+            and template not in {SEALED, SHARED_BY_ALL}
             and "beta" not in theirs.text
         ):
             assert own.json()["items"], f"{template}: make some in `alpha`"

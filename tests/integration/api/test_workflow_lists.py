@@ -10,6 +10,7 @@ import httpx2
 import pytest
 from tests.support.manual_worker import API, ManualWorker, failed, join_worker, ok, start
 
+from bellringer.api.endpoints import workflows as workflow_endpoints
 from bellringer.api.endpoints.overview import summarize_runs
 from bellringer.core.runs import Ending, Outcome
 from bellringer.store import change_counters, overview
@@ -172,3 +173,34 @@ async def test_a_retry_of_a_node_that_waits_for_its_backoff_is_retried_now(
     assert hastened.status_code == 202, hastened.text
     due = await get(api, f"runs/{run_id}/nodes/why", node="a")
     assert (due["state"], due["reasons"][0]["code"]) == ("retrying", "shard_unheld")  # it only waits for a scheduler
+
+
+async def test_workflows_are_filtered_and_counted_by_the_state_of_their_last_run(
+    api: httpx2.AsyncClient, worker: ManualWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b", "c", "d"):
+        body = {"workflow": {"nodes": [{"name": "x", "task": "demo"}]}}
+        assert (await api.put(f"{API}/jobs/{name}", json=body)).status_code in {200, 201}
+    for name, act in (("a", ok()), ("c", failed())):
+        await api.post(f"{API}/jobs/{name}/run", json={})
+        worker.acts = {"x": act}
+        await worker.all()
+    await api.post(f"{API}/jobs/d/run", json={})
+
+    async def names(**query: Any) -> list[str]:
+        return [one["name"] for one in (await get(api, "workflows", **query))["items"]]
+
+    assert await names(state="succeeded") == ["a"]
+    assert await names(state="dead,none") == ["b", "c"]
+    assert await names(state="none", q="c") == []
+    page = await get(api, "workflows", count="bounded", limit=1)
+    one = {"value": 1, "relation": "eq"}
+    assert page["states"] == {"succeeded": one, "none": one, "dead": one, "queued": one}
+    assert "states" not in await get(api, "workflows")
+    monkeypatch.setattr(workflow_endpoints, "MAX_WORKFLOWS_SCANNED", 2)
+    first = await get(api, "workflows", state="dead")
+    assert (first["items"], bool(first["next_cursor"])) == ([], True)
+    second = await get(api, "workflows", state="dead", cursor=first["next_cursor"])
+    assert [one["name"] for one in second["items"]] == ["c"]
+    counted = (await get(api, "workflows", count="bounded"))["states"]
+    assert counted == {state: {"value": 1, "relation": "gte"} for state in ("succeeded", "none")}

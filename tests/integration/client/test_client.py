@@ -73,6 +73,8 @@ async def test_every_call_of_the_async_client(client: AsyncClient) -> None:
     assert (await client.dead_letters()).items == []
     assert (await client.redrive([sent.run_id])).count == 0
     assert (await client.discard(everything=True)).count == 0
+    assert (await client.discarded()).items == []
+    assert (await client.restore_discarded(everything=True)).count == 0
     assert (await client.workers()).items == []
     assert (await client.cluster()).shards.total == 64
     assert len((await client.preview({"every": "5m"}, n=3)).fires) == 3

@@ -26,7 +26,10 @@ from bellringer.testing.postgres import TestServer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-HOT = ("jobs", "members", "cohorts", "queue", "timers", "dead_letters", "send_keys", "gaps", "backfills", "events")
+HOT = (
+    *("jobs", "members", "cohorts", "queue", "timers", "dead_letters", "discarded_dead_letters", "send_keys", "gaps"),
+    *("backfills", "events"),
+)
 MANY, SOME = 200_000, 40_000
 FEW = 1_000  # rows of a small table
 LINE = 2_000  # runs of one job that wait
@@ -85,6 +88,9 @@ insert into attempts (job_id, scheduled_for, slot, finished_at, tenant_id, attem
   select job_id, scheduled_for, slot, '{NOW}', tenant_id, 9, 'ok', 'succeeded' from runs;
 insert into dead_letters (job_id, scheduled_for, slot, tenant_id, task_id, attempt, died_at, reason, fingerprint)
   select job_id, scheduled_for, slot, tenant_id, 1, 3, '{NOW}', 'dead', 'mark' from runs;
+insert into discarded_dead_letters (job_id, scheduled_for, slot, tenant_id, task_id, attempt, died_at, reason,
+                                    fingerprint, discarded_at)
+  select job_id, scheduled_for, slot, tenant_id, 1, 3, '{NOW}', 'dead', 'mark', '{NOW}' from runs;
 insert into send_keys (tenant_id, task_id, key, job_id, scheduled_for, slot, expires_at)
   select tenant_id, 1, job_id, job_id, scheduled_for, 0, scheduled_for from runs;
 insert into jobs (job_id, tenant_id, shard, name, task_id, spec, schedule_ids, pool_id, priority, misfire, overlap,
@@ -447,6 +453,13 @@ CASES: dict[str, tuple[str, list[Any], set[str], int]] = {
     "trigger": (of_runs.trigger, [job(77), 8, None], {"jobs_pkey"}, 100),
     "cancel": (of_runs.cancel, [job(77), NOW, 0, 8, "no"], {"queue_pkey"}, 100),
     "redrive": (of_runs.redrive, [8, [job(77)], [NOW], [0]], {"dead_letters_pkey", f"runs_{DAY}_pkey"}, 100),
+    "discard": (of_runs.discard, [8, [job(87)], [NOW], [0], None], {"dead_letters_pkey"}, 100),
+    "restore discarded": (
+        of_runs.restore_discarded,
+        [8, [job(97)], [NOW], [0], NOW - timedelta(hours=1)],
+        {"discarded_dead_letters_pkey", f"runs_{DAY}_pkey"},
+        100,
+    ),
     "retry_now": (of_runs.retry_now, [8, job(77), NOW, 0], {"queue_pkey"}, 100),
     "upcoming": (of_cohorts.upcoming, [ALL, NOW, 10_000], {"cohorts_due"}, 1000),
     "due soon": (

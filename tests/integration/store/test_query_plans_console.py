@@ -17,8 +17,9 @@ import pytest_asyncio
 from tests.integration.store.test_query_plans_run_lists import read_by
 
 from bellringer.core.runs import RunKey
-from bellringer.store import apps, change_counters, job_history, jobs, overview
+from bellringer.store import apps, change_counters, dead_letters, job_history, jobs, overview
 from bellringer.store.connection_pool import Store
+from bellringer.store.dead_letters import DeadLetterPosition, DiscardFilter
 from bellringer.store.job_history import MAX_INSTANT, MIN_INSTANT
 from bellringer.store.jobs import JobFilter
 from bellringer.store.tenant_scope import ScopedStore, open_tenants
@@ -75,6 +76,11 @@ insert into gaps (job_id, from_at, to_at, count, reason, recorded_at)
 insert into dead_letters (job_id, scheduled_for, slot, tenant_id, task_id, attempt, died_at, reason, fingerprint)
   select md5('dead' || n)::uuid, '{TODAY}', 0, 1 + n % 2, 1, 3, timestamptz '{TODAY}' + n * interval '1 ms', 'dead', 'x'
   from generate_series(1, {MANY}) n;
+insert into discarded_dead_letters (job_id, scheduled_for, slot, tenant_id, task_id, attempt, died_at, reason,
+                                    fingerprint, discarded_at, operation_id)
+  select job_id, scheduled_for, slot, tenant_id, task_id, attempt, died_at, reason, fingerprint, died_at,
+         1 + extract(milliseconds from died_at)::bigint / 2 % 100
+  from dead_letters;
 insert into troubles (job_id, tenant_id, kind, scheduled_for, since, looked_at)
   select md5('job' || n)::uuid, 1 + n % 2,
          case when n % 500 < 2 then 'dead'
@@ -182,6 +188,17 @@ async def _series(store: Store, tenant_id: int) -> None:
     await overview.deaths_by_step(store, tenant_id, TODAY, 900)
 
 
+async def _discarded(store: Store, tenant_id: int) -> None:
+    since = TODAY - timedelta(hours=1)
+    found = await dead_letters.list_discarded(store, tenant_id, DiscardFilter(), since, None, 51)
+    assert len(found) == (51 if tenant_id < 3 else 0)
+    for row in found[-1:]:
+        after = DeadLetterPosition(row.letter.key, row.discarded_at)
+        assert len(await dead_letters.list_discarded(store, tenant_id, DiscardFilter(), since, after, 51)) == 51
+    of_operation = await dead_letters.discarded_keys(store, tenant_id, DiscardFilter(operation=7), since, 501)
+    assert len(of_operation) == (501 if tenant_id < 3 else 0)
+
+
 async def _marks(store: Store, tenant_id: int) -> None:
     assert set(await change_counters.load_counters(store, [tenant_id])) == {tenant_id}
 
@@ -220,6 +237,7 @@ READS: dict[str, Read] = {
     "sums": _sums,
     "waiting": _waiting,
     "series": _series,
+    "discarded": _discarded,
 }
 
 
@@ -228,7 +246,7 @@ async def store(bellringer_server: TestServer) -> AsyncIterator[Store]:
     """Tables that have grown since they were analysed."""
     dsn = await bellringer_server.create()
     opened = await Store.open(dsn, size=1, settings={"stats_fetch_consistency": "none"})
-    grown = ("jobs", "queue", "gaps", "dead_letters", "troubles", "events", "audit", "usage")
+    grown = ("jobs", "queue", "gaps", "dead_letters", "discarded_dead_letters", "troubles", "events", "audit", "usage")
     async with opened.pool.acquire() as connection:
         for table in (*grown, f"runs_{TODAY:%Y%m%d}", f"attempts_{TODAY:%Y%m%d}"):
             await connection.execute(f"alter table {table} set (autovacuum_enabled = off)")

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
 
 from bellringer.access import Role
-from bellringer.api.http.operation import CURSOR_PARAMETER, LIMIT_PARAMETER, operation
-from bellringer.api.http.request import RequestContext, reply
+from bellringer.api.http.operation import CURSOR_PARAMETER, LIMIT_PARAMETER, number, operation
+from bellringer.api.http.request import BigInt, RequestContext, check_utc, reply
 from bellringer.api.render import documents
 from bellringer.core.jobs import HTTP_TASK, check_name
 from bellringer.core.shard_balance import format_shards, parse_shards
 from bellringer.durations import format_duration
 from bellringer.errors import Conflict, InvalidInput, NotFound
-from bellringer.store import leases, migrate, workers
+from bellringer.store import leases, migrate, server_stats, workers
 from bellringer.store import load as load_store
 from bellringer.store import pools as pool_store
 from bellringer.store.pools import PoolSettings
@@ -24,11 +25,15 @@ from bellringer.store.wakeups import COHORTS_CHANNEL, SHARDS_RELEASED, WORK_CHAN
 from bellringer.wire.cluster import (
     Cluster,
     Connections,
+    DatabaseHealth,
+    LeaseMoves,
     Leases,
+    LongTransaction,
     Nodes,
     Regions,
     RegionsRequest,
     Schema,
+    ServerConnections,
     Shards,
     ShardTable,
 )
@@ -153,6 +158,78 @@ async def _regions(call: RequestContext) -> Regions:
     return Regions(
         regions={region: format_shards([s for s in of if of[s] == region]) for region in named},
         others=format_shards([s for s in of if of[s] is None]),
+    )
+
+
+MAX_MOVE_HOURS: Final = int(leases.MOVES_KEPT / timedelta(hours=1))
+DEFAULT_MOVE_HOURS: Final = 6
+
+
+class LeaseMoveMark(msgspec.Struct, frozen=True, array_like=True):
+    """The position of a move in a list, and the start of the period that the list shows."""
+
+    move_id: BigInt
+    since: datetime
+
+    def __post_init__(self) -> None:
+        check_utc(self.since)
+
+
+@operation(
+    Routes.lease_moves,
+    role=Role.VIEWER,
+    query=(
+        LIMIT_PARAMETER,
+        CURSOR_PARAMETER,
+        number("hours", f"how far back, {DEFAULT_MOVE_HOURS} if omitted", 1, MAX_MOVE_HOURS),
+    ),
+)
+async def lease_moves(call: RequestContext) -> Response:
+    """Lists changes of shard holders, the latest first. They are kept for two days."""
+    query, limit = call.query(), call.limit()
+    text = query.get("hours", str(DEFAULT_MOVE_HOURS))
+    hours = int(text) if _NUMBER.fullmatch(text) else 0
+    if not 1 <= hours <= MAX_MOVE_HOURS:
+        raise InvalidInput(f"hours must be a number from 1 to {MAX_MOVE_HOURS}", code="limit_range")
+    of = f"moves of leases {hours}"
+    mark = call.cursor(of, LeaseMoveMark)
+    until = await leases.read_clock(call.service.store)
+    since = mark.since if mark else until - timedelta(hours=hours)
+    found = await leases.list_moves(call.service.store, since, mark.move_id if mark else None, limit + 1)
+    following = call.cursor_to(of, LeaseMoveMark(found[limit - 1].move_id, since)) if len(found) > limit else None
+    items = [documents.render_lease_move(move, call.caller) for move in found[:limit]]
+    return reply(LeaseMoves(since=since, until=until, items=items, next_cursor=following))
+
+
+@operation(Routes.database_health, role=Role.VIEWER, everywhere=True)
+async def database_health(call: RequestContext) -> Response:
+    """Returns the state of the database server: connections, sizes, transactions, partitions."""
+    call.query()
+    store = call.service.store
+    connections, sizes = await server_stats.count_connections(store), await server_stats.read_sizes(store)
+    transactions = await server_stats.list_long_transactions(store)
+    shown = documents.sees_machines(call.caller)
+    return reply(
+        DatabaseHealth(
+            version=await server_stats.read_version(store),
+            round_trip_seconds=await server_stats.measure_round_trip(store, call.service.clock),
+            connections=ServerConnections(used=connections.used, max=connections.max),
+            database_bytes=sizes.database,
+            wal_bytes=sizes.wal,
+            disk_bytes=sizes.disk,
+            disk_free_bytes=sizes.disk_free,
+            missing_partitions=await server_stats.count_missing_partitions(store, await store.now()),
+            long_transactions=[
+                LongTransaction(
+                    pid=found.pid if shown else None,
+                    application=found.application if shown else None,
+                    state=found.state,
+                    seconds=found.seconds,
+                )
+                for found in transactions
+            ],
+            hidden_sessions=await server_stats.count_hidden_sessions(store),
+        )
     )
 
 

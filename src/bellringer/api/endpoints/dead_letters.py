@@ -1,4 +1,4 @@
-"""Dead letters: list, group, redrive and discard."""
+"""Dead letters: list, group, redrive, discard and restore."""
 
 from __future__ import annotations
 
@@ -19,11 +19,18 @@ from bellringer.core.runs import RunKey
 from bellringer.engine import job_and_run_commands as commands
 from bellringer.errors import InvalidInput, NotFound
 from bellringer.store import dead_letters
-from bellringer.store.dead_letters import DeadLetterFilter, DeadLetterPosition
+from bellringer.store.dead_letters import DISCARDS_KEPT, DeadLetterFilter, DeadLetterPosition, DiscardFilter
 from bellringer.store.wakeups import WORK_CHANNEL
-from bellringer.wire.dead_letters import Bulk, LetterGroups, Letters, LettersRequest
+from bellringer.wire.dead_letters import (
+    Bulk,
+    DiscardedLetters,
+    LetterGroups,
+    Letters,
+    LettersRequest,
+    RestoreRequest,
+)
 from bellringer.wire.decode import Gathering
-from bellringer.wire.operations import LettersFilter
+from bellringer.wire.operations import LettersFilter, decode_operation
 from bellringer.wire.routes import Routes
 
 MAX_APPLIED_AT_ONCE: Final = 500  # larger requests become an operation
@@ -98,11 +105,87 @@ async def redrive(call: RequestContext) -> Response:
 
 @operation(Routes.discard, role=Role.OPERATOR)
 async def discard(call: RequestContext) -> Response:
-    """Discards dead letters for good; the runs stay in history. Large requests become an operation: 202."""
+    """Discards dead letters; the runs stay in history. Large requests become an operation: 202. For a day, discarded
+    dead letters can be restored.
+    """
     tenant_id = call.tenant_id
     return await _apply(
         call, "dead_letters.discard", lambda keys: commands.discard(call.store, keys, tenant_id=tenant_id)
     )
+
+
+@operation(
+    Routes.discarded,
+    role=Role.VIEWER,
+    query=(
+        LIMIT_PARAMETER,
+        CURSOR_PARAMETER,
+        string("fingerprint", "only dead letters with this error fingerprint"),
+        string("operation", "only those that this operation discarded"),
+    ),
+)
+async def discarded(call: RequestContext) -> Response:
+    """Lists dead letters that were discarded within the last day and can be restored, the latest first."""
+    query, limit = call.query(), call.limit()
+    operation_id = query.get("operation")
+    wanted = DiscardFilter(
+        fingerprint=query.get("fingerprint"),
+        operation=None if operation_id is None else decode_operation(operation_id),
+    )
+    of = f"discarded dead letters {msgspec.json.encode(wanted).decode()}"
+    mark = call.cursor(of, DeadLetterMark)
+    after = DeadLetterPosition(RunKey(mark.job_id, mark.scheduled_for, mark.slot), mark.died_at) if mark else None
+    since = await call.store.now() - DISCARDS_KEPT
+    found = await dead_letters.list_discarded(call.reads, call.tenant_id, wanted, since, after, limit + 1)
+    following = None
+    if len(found) > limit:
+        key, at = found[limit - 1].letter.key, found[limit - 1].discarded_at
+        following = call.cursor_to(of, DeadLetterMark(at, key.scheduled_for, key.job_id, key.slot))
+    return reply(DiscardedLetters(items=[documents.render_discarded(d) for d in found[:limit]], next_cursor=following))
+
+
+@operation(Routes.restore_discarded, role=Role.OPERATOR)
+async def restore_discarded(call: RequestContext) -> Response:
+    """Restores dead letters that were discarded within the last day. Runs that were started again since are left out.
+
+    One request restores up to 500; `more` says that further ones are left. A repeated request restores nothing twice.
+    """
+    request = await call.body(RestoreRequest)
+    _check_one_of(request.runs, request.all, request.fingerprint, request.operation_id)
+    if request.runs is not None:
+        keys, more = _keys(request.runs), False
+    else:
+        number = None if request.operation_id is None else _operation(request.operation_id)
+        wanted = DiscardFilter(fingerprint=request.fingerprint, operation=number)
+        since = await call.store.now() - DISCARDS_KEPT
+        keys = await dead_letters.discarded_keys(call.store, call.tenant_id, wanted, since, MAX_APPLIED_AT_ONCE + 1)
+        keys, more = keys[:MAX_APPLIED_AT_ONCE], len(keys) > MAX_APPLIED_AT_ONCE
+    count = await commands.restore_discarded(call.store, keys, tenant_id=call.tenant_id) if keys else 0
+    return reply(Bulk(count=count, more=more))
+
+
+def _operation(text: str) -> int:
+    try:
+        return decode_operation(text)
+    except NotFound:
+        message = "this is not the id of an operation"
+        hint = "`bellringer ops list` shows them"
+        raise InvalidInput(message, hint=hint, pointer="/operation_id", code="operation_id_invalid") from None
+
+
+def _check_one_of(runs: list[str] | None, everything: bool, fingerprint: str | None, operation_id: str | None) -> None:
+    if [runs is not None, everything, fingerprint is not None, operation_id is not None].count(True) != 1:
+        raise InvalidInput(
+            "give exactly one of runs, fingerprint, operation_id and all",
+            hint='give one of "runs": […], "fingerprint": "…", "operation_id": "…" and "all": true',
+            code="conflicting_fields",
+        )
+    _check_fingerprint(fingerprint)
+
+
+def _check_fingerprint(fingerprint: str | None) -> None:
+    if fingerprint is not None and not 0 < len(fingerprint) <= MAX_FINGERPRINT_LENGTH:
+        raise InvalidInput("this is not a fingerprint", pointer="/fingerprint", code="limit")
 
 
 async def _apply(call: RequestContext, action: str, act: Act) -> Response:
@@ -138,8 +221,7 @@ def _check(request: LettersRequest) -> None:
             hint='give one of "runs": […], "fingerprint": "…" and "all": true',
             code="conflicting_fields",
         )
-    if request.fingerprint is not None and not 0 < len(request.fingerprint) <= MAX_FINGERPRINT_LENGTH:
-        raise InvalidInput("this is not a fingerprint", pointer="/fingerprint", code="limit")
+    _check_fingerprint(request.fingerprint)
     g = Gathering()
     bulk_actions.check_rate(request.rate, g)
     g.done()

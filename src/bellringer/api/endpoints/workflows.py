@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
+from uuid import UUID
 
 import msgspec
+from msgspec import UNSET
 from starlette.responses import Response
 
 from bellringer.access import Role
@@ -29,6 +32,7 @@ from bellringer.store.wakeups import WORK_CHANNEL
 from bellringer.store.workflows import GraphNodeRow, GraphRows, VersionRow, WorkflowRunRow
 from bellringer.wire.decode import Gathering, note
 from bellringer.wire.definitions import word
+from bellringer.wire.models import Count
 from bellringer.wire.routes import Routes
 from bellringer.wire.workflows import (
     GraphVersion,
@@ -233,25 +237,76 @@ class WorkflowMark(msgspec.Struct, frozen=True, array_like=True):
     name: str
 
 
+NO_RUN: Final = "none"  # the state of a workflow without a run
+LIST_STATES: Final = (*STATES, NO_RUN)
+MAX_WORKFLOWS_SCANNED: Final = 1_000  # by one request with a state, and for the counts of states
+
+
 @operation(
     Routes.workflows,
     role=Role.VIEWER,
-    query=(LIMIT_PARAMETER, CURSOR_PARAMETER, string("q", "jobs with this text in their name")),
+    query=(
+        LIMIT_PARAMETER,
+        CURSOR_PARAMETER,
+        string("q", "jobs with this text in their name"),
+        string(
+            "state", f"workflows whose last run has one of these states, separated by commas: {', '.join(LIST_STATES)}"
+        ),
+        choice("count", "also count the workflows by the state of their last run, up to a limit", ["bounded"]),
+    ),
 )
 async def listing(call: RequestContext) -> Response:
-    """Lists jobs that are workflows by name, each with its last run."""
-    q, limit = call.query().get("q"), call.limit()
-    of = f"workflows {q}"
+    """Lists jobs that are workflows by name, each with its last run. With a state, a page may be short or empty and
+    still have a next one.
+    """
+    query, limit = call.query(), call.limit()
+    q, states = query.get("q"), _list_states(query.get("state"))
+    if query.get("count", "bounded") != "bounded":
+        raise InvalidInput("count must be bounded", code="choice")
+    of = f"workflows {q}" if states is None else f"workflows {q} {sorted(states)}"
     mark = call.cursor(of, WorkflowMark)
-    found = await workflow_store.list_workflow_jobs(
-        call.reads, call.tenant_id, mark.name if mark else None, q, limit + 1
-    )
-    following = call.cursor_to(of, WorkflowMark(found[limit - 1][1])) if len(found) > limit else None
-    ids = [job_id for job_id, _ in found[:limit]]
-    last = {run.key.job_id: run for run in await job_history.last_runs(call.reads, call.tenant_id, ids, 1)}
-    stored = await jobs.get_many(call.reads, ids, call.tenant_id)
+    scan = limit + 1 if states is None else MAX_WORKFLOWS_SCANNED
+    after = mark.name if mark else None
+    found = await workflow_store.list_workflow_jobs(call.reads, call.tenant_id, after, q, scan)
+    following, last = None, await _last_runs(call, [job_id for job_id, _ in found])
+    shown = [(job_id, name) for job_id, name in found if states is None or _state(last.get(job_id)) in states]
+    if len(shown) > limit:
+        shown = shown[:limit]
+        following = call.cursor_to(of, WorkflowMark(shown[-1][1]))
+    elif states is not None and len(found) == scan:
+        following = call.cursor_to(of, WorkflowMark(found[-1][1]))
+    stored = await jobs.get_many(call.reads, [job_id for job_id, _ in shown], call.tenant_id)
     items = [_workflow(job, last.get(job.job_id)) for job in stored if job.spec.graph is not None]
-    return reply(WorkflowPage(items=items, next_cursor=following))
+    counts = await _count_states(call, q) if "count" in query else UNSET
+    return reply(WorkflowPage(items=items, next_cursor=following, states=counts))
+
+
+def _list_states(text: str | None) -> frozenset[str] | None:
+    if not text:
+        return None
+    given = frozenset(text.split(","))
+    if given - set(LIST_STATES):
+        raise InvalidInput("unknown state", hint=f"use {', '.join(LIST_STATES)}", code="choice")
+    return given
+
+
+async def _last_runs(call: RequestContext, ids: Sequence[UUID]) -> dict[UUID, PastRun]:
+    found = await job_history.last_runs(call.reads, call.tenant_id, ids, 1) if ids else []
+    return {run.key.job_id: run for run in found}
+
+
+def _state(last: PastRun | None) -> str:
+    return NO_RUN if last is None else last.state
+
+
+async def _count_states(call: RequestContext, q: str | None) -> dict[str, Count]:
+    """Counts workflows by the state of their last run. If there are too many, all counts are lower bounds."""
+    found = await workflow_store.list_workflow_jobs(call.reads, call.tenant_id, None, q, MAX_WORKFLOWS_SCANNED + 1)
+    ids = [job_id for job_id, _ in found[:MAX_WORKFLOWS_SCANNED]]
+    last = await _last_runs(call, ids)
+    relation = "gte" if len(found) > len(ids) else "eq"
+    sums = Counter(_state(last.get(job_id)) for job_id in ids)
+    return {state: Count(value=sums[state], relation=relation) for state in LIST_STATES if sums[state]}
 
 
 def _workflow(job: jobs.JobRow, last: PastRun | None) -> WorkflowItem:

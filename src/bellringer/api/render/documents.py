@@ -26,11 +26,12 @@ from bellringer.store import dead_letters, jobs, leases, pools, runs, workers
 from bellringer.store.load import ShardLoad
 from bellringer.store.workflows import NodePlacement
 from bellringer.tracing.span_refs import format_trace_id
-from bellringer.wire.cluster import Lag, Lease, PoolLag, SchedulerNode, Shard, ShardLag
-from bellringer.wire.dead_letters import DeadLetter, LetterGroup
+from bellringer.wire.cluster import Lag, Lease, LeaseMove, PoolLag, SchedulerNode, Shard, ShardLag
+from bellringer.wire.dead_letters import DeadLetter, DiscardedLetter, LetterGroup
 from bellringer.wire.definitions import render_fields
 from bellringer.wire.jobs import Drift, DriftedField, Job, JobGraph, Pause
 from bellringer.wire.models import Count
+from bellringer.wire.operations import encode_operation
 from bellringer.wire.runs import Attempt, Line, NodeOf, Result, Run, RunItem, RunUpstream
 from bellringer.wire.workers import WorkerInfo
 
@@ -274,6 +275,17 @@ def render_dead_letter(stored: runs.DeadLetterRow) -> DeadLetter:
     )
 
 
+def render_discarded(stored: dead_letters.DiscardedRow) -> DiscardedLetter:
+    letter = render_dead_letter(stored.letter)
+    return DiscardedLetter(
+        **{name: getattr(letter, name) for name in DeadLetter.__struct_fields__},
+        discarded_at=stored.discarded_at,
+        discarded_by=stored.discarded_by,
+        operation_id=None if stored.operation_id is None else encode_operation(stored.operation_id),
+        restorable_until=stored.discarded_at + dead_letters.DISCARDS_KEPT,
+    )
+
+
 def render_dead_letter_group(stored: dead_letters.DeadLetterGroup) -> LetterGroup:
     error = stored.error if isinstance(stored.error, dict) else {}
     return LetterGroup(
@@ -331,6 +343,21 @@ def render_lease(stored: leases.LeaseRow, caller: Caller) -> Lease:
         token=stored.token,
         region=stored.region,
         seconds_left=left,
+        held_seconds=stored.held_seconds if holder else None,
+    )
+
+
+def render_lease_move(stored: leases.LeaseMoveRow, caller: Caller) -> LeaseMove:
+    holder, previous = (str(node_id) if node_id else None for node_id in (stored.holder, stored.previous))
+    return LeaseMove(
+        shard=stored.shard,
+        at=stored.at,
+        cause=stored.cause,
+        holder=holder,
+        node=_node(holder, stored.node, caller),
+        previous=previous,
+        previous_node=_node(previous, stored.previous_node, caller),
+        token=stored.token,
     )
 
 

@@ -43,7 +43,11 @@ begin
         where timer.job_id = page.job_id and timer.scheduled_for = page.scheduled_for and timer.slot = page.slot)
       and not exists (
         select 1 from dead_letters letter
-        where letter.job_id = page.job_id and letter.scheduled_for = page.scheduled_for and letter.slot = page.slot)),
+        where letter.job_id = page.job_id and letter.scheduled_for = page.scheduled_for and letter.slot = page.slot)
+      and not exists (
+        select 1 from discarded_dead_letters discarded
+        where discarded.job_id = page.job_id and discarded.scheduled_for = page.scheduled_for
+          and discarded.slot = page.slot)),
   last as (select * from page order by job_id desc, scheduled_for desc, slot desc limit 1)
   select (select array_agg(expired.job_id) from expired), (select array_agg(expired.scheduled_for) from expired),
          (select array_agg(expired.slot) from expired), (select count(*) from page),

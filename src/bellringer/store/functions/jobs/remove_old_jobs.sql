@@ -59,10 +59,11 @@ begin
   return n;
 end $$;
 
--- Whether runs, dead letters or unfinished work refer to a job.
+-- Whether runs, dead letters (also those that can be restored) or unfinished work refer to a job.
 create or replace function is_needed(p_job uuid) returns boolean language sql stable
   set search_path = bellringer, pg_temp as $$
   select exists (select 1 from runs run where run.job_id = p_job)
       or exists (select 1 from dead_letters dead_letter where dead_letter.job_id = p_job)
+      or exists (select 1 from discarded_dead_letters discarded where discarded.job_id = p_job)
       or (select work.has_work from unfinished_work(p_job) work)
 $$;

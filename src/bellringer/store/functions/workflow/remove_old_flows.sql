@@ -13,6 +13,9 @@ begin
       and not exists (
         select from dead_letters dead_letter
         where dead_letter.job_id = flow.top_job and dead_letter.scheduled_for = flow.scheduled_for offset 0)
+      and not exists (
+        select from discarded_dead_letters discarded
+        where discarded.job_id = flow.top_job and discarded.scheduled_for = flow.scheduled_for offset 0)
     order by flow.scheduled_for limit p_most);
   delete from flow_nodes where flow_id = any (gone);
   delete from flows where flow_id = any (gone);

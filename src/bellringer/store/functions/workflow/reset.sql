@@ -223,6 +223,8 @@ begin
   update flows set started_at = bellringer.now(),
          deadline_at = bellringer.now() + (deadline_at - started_at) where flow_id = flow.flow_id;
   delete from dead_letters where job_id = flow.job_id and scheduled_for = flow.scheduled_for and slot = flow.slot;
+  delete from discarded_dead_letters
+  where job_id = flow.job_id and scheduled_for = flow.scheduled_for and slot = flow.slot;
 end $$;
 
 -- Retries nodes of a workflow run by name and place in their map; p_names null: all that did not succeed. Returns null,
