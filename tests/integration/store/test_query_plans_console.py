@@ -17,7 +17,7 @@ import pytest_asyncio
 from tests.integration.store.test_query_plans_run_lists import read_by
 
 from bellringer.core.runs import RunKey
-from bellringer.store import apps, change_counters, dead_letters, job_history, jobs, overview
+from bellringer.store import apps, change_counters, dead_letters, forecast, freezes, job_history, jobs, overview
 from bellringer.store.connection_pool import Store
 from bellringer.store.dead_letters import DeadLetterPosition, DiscardFilter
 from bellringer.store.job_history import MAX_INSTANT, MIN_INSTANT
@@ -166,8 +166,14 @@ async def _sums(store: Store, tenant_id: int) -> None:
     await overview.load_counts(store, tenant_id)
     await overview.list_troubles(store, tenant_id, 8)
     await overview.newest_jobs(store, tenant_id, 20)
-    await overview.list_claims(store, tenant_id, 2_000)
     assert len(await overview.list_orphans(store, tenant_id, 8)) == (8 if tenant_id < 3 else 0)
+
+
+async def _agenda(store: Store, tenant_id: int) -> None:
+    ids, is_all = await jobs.list_ids(store, tenant_id, JobFilter(state="enabled"), 1_000)
+    assert (len(ids), is_all) == ((1_000, False) if tenant_id < 3 else (0, True))
+    assert len(await forecast.load_agenda_jobs(store, tenant_id, ids)) == len(ids)
+    assert await freezes.list_between(store, tenant_id, TODAY, TODAY + timedelta(days=42)) == []
 
 
 async def _apps(store: Store, tenant_id: int) -> None:
@@ -227,6 +233,7 @@ LISTED |= {f"orphaned, state {state}": JobFilter(state=state, orphaned=True) for
 READS: dict[str, Read] = {
     **{f"jobs {state}, by id": _page(wanted, by_name=False) for state, wanted in LISTED.items()},
     **{f"jobs {state}, by name": _page(wanted, by_name=True) for state, wanted in LISTED.items()},
+    "agenda": _agenda,
     "apps": _apps,
     "strips": _strips,
     "ledger": _ledger,
