@@ -48,7 +48,7 @@ export default function Cluster() {
       return html`<${Summary} data=${data} health=${database.data} /><${Nodes} nodes=${data.nodes} places=${places} leases=${data.leases} />
         <${Shards} data=${data} places=${places} />
         ${data.moves && html`<${ShardMoves} moves=${data.moves} leases=${data.leases} places=${places} hours=${hours} />`}
-        <div class="cards pair">${database.data && html`<${DatabaseHealth} health=${database.data} />`}<${Versions} data=${data} /><${Lag} lag=${data.lag} /></div>
+        <div class="cards two">${database.data && html`<${DatabaseHealth} health=${database.data} />`}<${Versions} data=${data} /><${Lag} lag=${data.lag} /></div>
         <${Leases} data=${data} places=${places} at=${found.at} /><${ZoneMoves} tz=${data.tz} />`;
     }}<//>`;
 }
