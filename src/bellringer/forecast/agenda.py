@@ -7,8 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from heapq import merge, nsmallest
-from itertools import pairwise
+from heapq import merge
+from itertools import groupby, islice, pairwise
+from operator import itemgetter
 from typing import Final
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -229,7 +230,8 @@ def _group_jobs(jobs: Iterable[AgendaJob], window: AgendaWindow) -> tuple[list[_
         if start < end:
             alike[job.key, start, end, job.at].append(job)
     groups, left_out = [], 0
-    for (_, start, end, at), same in alike.items():
+    for (_, start, end, at), found in alike.items():
+        same = sorted(found, key=lambda job: job.name)
         try:
             total = sum(schedule.count_between(start, end) for schedule in same[0].schedules)
         except InvalidSchedule:  # such as days off that are not known here
@@ -267,8 +269,19 @@ def _instants(job: AgendaJob, start: datetime, end: datetime) -> Iterator[dateti
 
 
 def _first_entries(fires: Sequence[tuple[datetime, int, _Group]], limit: int) -> list[AgendaEntry]:
-    entries = (AgendaEntry(job=job, at=at, times=times) for at, times, group in fires for job in group.jobs)
-    return nsmallest(limit, entries, key=lambda entry: (entry.times > REPEATS, entry.at, entry.job.name))
+    """Returns the first entries by time and name. Only groups are sorted: each has its jobs in the order of names."""
+    found: list[AgendaEntry] = []
+
+    def order(one: tuple[datetime, int, _Group]) -> tuple[bool, datetime]:
+        return (one[1] > REPEATS, one[0])
+
+    for _, alike in groupby(sorted(fires, key=order), key=order):
+        entries = [[(job.name, at, times, job) for job in group.jobs[:limit]] for at, times, group in alike]
+        for _, at, times, job in islice(merge(*entries, key=itemgetter(0)), limit - len(found)):
+            found.append(AgendaEntry(job=job, at=at, times=times))
+        if len(found) >= limit:
+            break
+    return found
 
 
 def count_by_day(crowds: Iterable[tuple[Schedule, int]], window: AgendaWindow) -> tuple[list[int], int]:
