@@ -24,7 +24,7 @@ async def find_problem(store: Store) -> str | None:
     if free:
         return f"{free} shards have no scheduler"
     if overdue := await cohorts.count_overdue(store, MAX_FIRE_DELAY):
-        return f"{overdue} schedules and timers are overdue"
+        return f"{overdue} jobs and timers are overdue"
     return None
 
 

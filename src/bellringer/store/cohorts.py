@@ -17,6 +17,7 @@ from bellringer.store.connection_pool import Store
 from bellringer.store.queries import load
 
 _SQL = load("cohorts")
+MAX_COUNTED_OVERDUE: Final = 10_000
 MAX_RUNS_PER_TICK: Final = 8_000  # takes about 100 ms, so a new lease holder never waits long
 
 
@@ -178,6 +179,7 @@ async def fire_timers(
     )
 
 
-async def count_overdue(store: Store, by: timedelta) -> int:
-    count: int = await store.pool.fetchval(_SQL.overdue, by)
+async def count_overdue(store: Store, by: timedelta, *, most: int = MAX_COUNTED_OVERDUE) -> int:
+    """Returns how many jobs and timers should have fired `by` ago or earlier. Each kind is counted up to `most`."""
+    count: int = await store.pool.fetchval(_SQL.overdue, by, most)
     return count

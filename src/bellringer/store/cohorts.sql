@@ -43,10 +43,22 @@ select fired, moved, first_due_at, refused, missed from bellringer.fire_timers(
   p_holder => $1, p_shards => $2, p_tokens => $3, p_lead => $4, p_limit => $5, p_careful => $6)
 
 -- name: overdue
--- Cohorts and timers that should have fired already; bounded, because it is for a gauge.
-select (select count(*) from leases lease cross join lateral (
-          select 1 from cohorts cohort
-          where cohort.shard = lease.shard and cohort.next_at <= bellringer.now() - $1::interval limit 1000) late)
-     + (select count(*) from leases lease cross join lateral (
-          select 1 from timers timer
-          where timer.shard = lease.shard and timer.due_at <= bellringer.now() - $1::interval limit 1000) late)
+-- Jobs whose schedule should have fired already, and timers; $2 bounds each count, because it is for a gauge. Of a cohort
+-- that fires in parts, the members that have fired do not count. The inner limits keep the joins nested loops.
+select (select count(*) from (
+          select 1 from leases lease
+          cross join lateral (
+            select cohort.schedule_id, cohort.cursor from cohorts cohort
+            where cohort.shard = lease.shard and cohort.next_at <= bellringer.now() - $1::interval
+            order by cohort.next_at limit $2) late
+          cross join lateral (
+            select 1 from members member
+            where member.shard = lease.shard and member.schedule_id = late.schedule_id
+              and member.job_id > coalesce(late.cursor, '00000000-0000-0000-0000-000000000000') limit $2) job
+          limit $2) jobs)
+     + (select count(*) from (
+          select 1 from leases lease
+          cross join lateral (
+            select 1 from timers timer
+            where timer.shard = lease.shard and timer.due_at <= bellringer.now() - $1::interval limit $2) late
+          limit $2) timers)

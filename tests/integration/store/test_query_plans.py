@@ -478,7 +478,7 @@ CASES: dict[str, tuple[str, list[Any], set[str], int]] = {
     "unknown tasks": ("select unknown_tasks_of(8, 8, 1000)", [], set(), 1000),
     "report skips": ("select report_skips($1, 10, 500)", [NOW], {"queue_held"}, 60_000),
     "rearm orphans": (of_queue.rearm_orphans, [], {"jobs_delay"}, 2000),
-    "overdue": (of_cohorts.overdue, [timedelta(seconds=10)], {"cohorts_due", "timers_due"}, 1000),
+    "overdue": (of_cohorts.overdue, [timedelta(seconds=10), 300], {"cohorts_due", "timers_due", "members_pkey"}, 1000),
     "indebted": (of_workers.lost_with_runs, [], {"queue_held"}, 5000),
     "held before": (of_workers.held_before, [2, NOW], {"queue_held"}, 1000),
     "begin": (of_queue.begin, [2, ENDED, [NOW] * TWENTY, [0] * TWENTY, [1] * TWENTY], {"queue_pkey"}, 500),
