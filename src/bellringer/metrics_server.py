@@ -27,6 +27,7 @@ from bellringer.core.loop_progress import (
     loops_of_all_processes,
     loops_of_process,
 )
+from bellringer.telemetry import DATABASE_UP
 
 if TYPE_CHECKING:
     from bellringer.api.app import Api
@@ -71,7 +72,9 @@ class ServerMetricsSource(MetricsSource):
         self._api, self._loop = api, asyncio.get_running_loop()
 
     def metrics(self) -> bytes:
-        if self._api is not None:
+        if self._api is None:
+            DATABASE_UP.set(0)
+        else:
             with suppress(ResultTimeout):  # the loop is blocked: respond without new gauges
                 return self._call(self._api.gauges.render())
         return generate_latest(create_registry())

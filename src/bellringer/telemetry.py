@@ -5,17 +5,39 @@ from __future__ import annotations
 import logging
 import sys
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
 from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.samples import Sample
 
 _Metric = TypeVar("_Metric", Counter, Gauge, Histogram)
 
 log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger("bellringer")
+
+
+class MeasuredGauge(Gauge):
+    """A gauge without labels that is exported once it is set. An ordinary one exports 0 before, which rules would take
+    for a measurement: that of a server that still waits for its database, or of a process that never measures it.
+    """
+
+    def _metric_init(self) -> None:
+        """Creates the value later: in several processes, an unset value is in the shared file too."""
+
+    def set(self, value: float) -> None:
+        if not self._is_set():
+            super()._metric_init()
+        super().set(value)
+
+    def _child_samples(self) -> Iterable[Sample]:
+        return super()._child_samples() if self._is_set() else ()
+
+    def _is_set(self) -> bool:
+        return hasattr(self, "_value")
+
 
 _LATENESS_BUCKETS_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 300, 3600)
 _SHORT_BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
@@ -120,28 +142,36 @@ ERRORS = Counter("bellringer_step_errors_total", "Failed iterations of backgroun
 
 _LIVE = {"multiprocess_mode": "livemostrecent"}
 QUEUE_DEPTH = Gauge("bellringer_queue_depth", "Runs in the queue", ["pool", "state"], **_LIVE)  # type: ignore[arg-type]
-OVERDUE = Gauge("bellringer_overdue", "Cohorts and timers that are overdue by 10 s or more", **_LIVE)  # type: ignore[arg-type]
+OVERDUE = MeasuredGauge(
+    "bellringer_overdue",
+    "Jobs and timers that are overdue by 10 s or more; each kind is counted up to 10,000",
+    **_LIVE,  # type: ignore[arg-type]
+)
 STRANDED = Gauge(
     "bellringer_stranded_runs",
     "Claimed runs that no live worker is known to execute; reason=cancelled_unasked covers the last hour",
     ["reason"],
     **_LIVE,  # type: ignore[arg-type]
 )
-ARCHIVE_BACKLOG = Gauge("bellringer_archive_backlog", "Batches of runs that wait for the archive", **_LIVE)  # type: ignore[arg-type]
-ARCHIVE_AGE = Gauge("bellringer_archive_age_seconds", "Age of the oldest batch that waits for the archive", **_LIVE)  # type: ignore[arg-type]
+ARCHIVE_BACKLOG = MeasuredGauge("bellringer_archive_backlog", "Batches of runs that wait for the archive", **_LIVE)  # type: ignore[arg-type]
+ARCHIVE_AGE = MeasuredGauge(
+    "bellringer_archive_age_seconds",
+    "Age of the oldest batch that waits for the archive",
+    **_LIVE,  # type: ignore[arg-type]
+)
 DEAD_LETTERS = Gauge("bellringer_dead_letters", "Dead-lettered runs", ["task"], **_LIVE)  # type: ignore[arg-type]
-DEAD_LETTERS_STORED = Gauge(
+DEAD_LETTERS_STORED = MeasuredGauge(
     "bellringer_dead_letters_stored",
     "Dead-lettered runs of all tasks; counted up to 100,000",
     **_LIVE,  # type: ignore[arg-type]
 )
-ORPHANED_JOBS = Gauge(
+ORPHANED_JOBS = MeasuredGauge(
     "bellringer_orphaned_jobs",
     "Jobs that the code of their app no longer declares",
     **_LIVE,  # type: ignore[arg-type]
 )
 SHARDS_HELD = Gauge("bellringer_shards_held", "Shards that this node holds", multiprocess_mode="livesum")
-SHARDS_FREE = Gauge("bellringer_shards_free", "Shards without a lease holder", **_LIVE)  # type: ignore[arg-type]
+SHARDS_FREE = MeasuredGauge("bellringer_shards_free", "Shards without a lease holder", **_LIVE)  # type: ignore[arg-type]
 HEARTBEAT_AGE = Gauge(
     "bellringer_heartbeat_age_seconds",
     "Age of the oldest heartbeat among live nodes or workers",
@@ -189,25 +219,30 @@ STALLED_LOOPS = Gauge(
 DISPATCH_LAG = Gauge(
     "bellringer_dispatch_lag", "Messages that this worker has not read yet", ["pool"], multiprocess_mode="livesum"
 )
-CLOCK_SKEW = Gauge(
+CLOCK_SKEW = MeasuredGauge(
     "bellringer_clock_skew_seconds",
     "Difference of this host's clock and the database's clock; positive if the host is ahead",
     multiprocess_mode="livemostrecent",
 )
-TZ_BEHIND = Gauge(
+TZ_BEHIND = MeasuredGauge(
     "bellringer_tz_behind", "1 if the time zone database of this process is outdated", multiprocess_mode="livemax"
 )
-MISSED_RATIO = Gauge(
+MISSED_RATIO = MeasuredGauge(
     "bellringer_missed_ratio",
     "Missed occurrences of the last hour divided by the expected ones; the objective is 0.0001 by default",
     **_LIVE,  # type: ignore[arg-type]
 )
-EXPECTED_OCCURRENCES = Gauge(
+EXPECTED_OCCURRENCES = MeasuredGauge(
     "bellringer_expected_occurrences",
     "Occurrences of the last hour that ran or were missed",
     **_LIVE,  # type: ignore[arg-type]
 )
-PAUSED_TASKS = Gauge("bellringer_paused_tasks", "Tasks that are paused for a tenant", **_LIVE)  # type: ignore[arg-type]
+PAUSED_TASKS = MeasuredGauge("bellringer_paused_tasks", "Tasks that are paused for a tenant", **_LIVE)  # type: ignore[arg-type]
+DATABASE_UP = MeasuredGauge(
+    "bellringer_database_up",
+    "Whether the last scrape could read the database; 0 also while a server waits for it to start",
+    **_LIVE,  # type: ignore[arg-type]
+)
 DB_CONNECTIONS = Gauge(
     "bellringer_db_connections",
     "Database connections of this process by pool: open, idle, and the maximum of the pool (max)",
@@ -226,22 +261,22 @@ DATABASE_BYTES = Gauge(
     ["part"],
     **_LIVE,  # type: ignore[arg-type]
 )
-DATABASE_DISK_BYTES = Gauge(
+DATABASE_DISK_BYTES = MeasuredGauge(
     "bellringer_database_disk_bytes",
     "Size of the disk of the database; only if its data directory is on this machine and readable",
     **_LIVE,  # type: ignore[arg-type]
 )
-DATABASE_DISK_FREE = Gauge(
+DATABASE_DISK_FREE = MeasuredGauge(
     "bellringer_database_disk_free_bytes",
     "Free space on the disk of the database; only if its data directory is on this machine and readable",
     **_LIVE,  # type: ignore[arg-type]
 )
-PARTITIONS_MISSING = Gauge(
+PARTITIONS_MISSING = MeasuredGauge(
     "bellringer_partitions_missing",
     "Partitions of today and tomorrow that do not exist",
     **_LIVE,  # type: ignore[arg-type]
 )
-AUDIT_SEAL_BROKEN = Gauge(
+AUDIT_SEAL_BROKEN = MeasuredGauge(
     "bellringer_audit_seal_broken",
     "1 if a seal of the audit chain does not match its entries; all seals are checked in turn",
     multiprocess_mode="livemax",
@@ -276,7 +311,7 @@ SHARD_SKEW = Gauge(
     ["of"],
     **_LIVE,  # type: ignore[arg-type]
 )
-SILENT_CLAIMS = Gauge(
+SILENT_CLAIMS = MeasuredGauge(
     "bellringer_silent_claims",
     "Claimed runs whose worker has sent no heartbeat for ten seconds",
     **_LIVE,  # type: ignore[arg-type]

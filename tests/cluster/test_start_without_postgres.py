@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -13,11 +14,24 @@ import pytest
 from tests.support.silent_proxy import SilentProxy
 
 from bellringer.store.connection_pool import Store
+from bellringer.store.interned_names import Catalog
 
 from .conftest import until
 from .roles import Roles
+from .test_worker_processes import free_port, get, metric
 
 ROLES = ("scheduler", "worker", "server")
+OF_DATABASE = (
+    "bellringer_dead_letters_stored",
+    "bellringer_overdue",
+    "bellringer_partitions_missing",
+    "bellringer_orphaned_jobs",
+    "bellringer_shards_free",
+    "bellringer_missed_ratio",
+    "bellringer_expected_occurrences",
+    "bellringer_paused_tasks",
+    "bellringer_silent_claims",
+)
 
 
 @pytest.fixture
@@ -50,6 +64,49 @@ async def test_roles_wait_for_a_database_that_is_down(store: Store, dsn: str, ro
         proxy.refuses_new = False
         for role in ROLES:
             await until(partial(_joined, store, role), 15, f"the {role} comes up")
+
+
+@pytest.mark.cluster
+async def test_a_server_that_waits_exports_no_gauge_of_the_database(store: Store, dsn: str, roles: Roles) -> None:
+    """A gauge that is 0 until the database responds would look like dead letters that disappear and come back."""
+    task_id = (await Catalog(store).task_ids(["demo"]))["demo"]
+    await store.pool.execute(
+        "insert into dead_letters"
+        " (job_id, scheduled_for, slot, tenant_id, task_id, attempt, died_at, reason, fingerprint)"
+        " select gen_random_uuid(), now(), 0, 1, $1, 1, now(), 'no', 'f' from generate_series(1, 12)",
+        task_id,
+    )
+    ports = {role: free_port() for role in ROLES}
+    async with SilentProxy(dsn) as proxy:
+        proxy.refuses_new = True
+        roles.dsn = proxy.address
+        for role in ROLES:
+            getattr(roles, role)(metrics_port=str(ports[role]))
+
+        async def scrape(role: str) -> str:
+            with suppress(OSError):
+                return (await asyncio.to_thread(get, ports[role], "/metrics"))[1]
+            return ""
+
+        async def all_serve_metrics() -> bool:
+            return all([await scrape(role) for role in ROLES])
+
+        await until(all_serve_metrics, 60, "all serve metrics")
+        texts = {role: await scrape(role) for role in ROLES}
+        exported = {role: {name for name in OF_DATABASE if f"\n{name} " in text} for role, text in texts.items()}
+        assert exported == {"scheduler": set(), "worker": set(), "server": set()}
+        assert metric(texts["server"], "bellringer_database_up") == 0
+        assert "\nbellringer_database_up " not in texts["worker"] + texts["scheduler"]
+        proxy.refuses_new = False
+
+        async def server_reads() -> bool:
+            return "\nbellringer_database_up 1.0" in await scrape("server")
+
+        await until(server_reads, 30, "the server reads the database")
+        text = await scrape("server")
+        assert {name for name in OF_DATABASE if f"\n{name} " in text} == set(OF_DATABASE)
+        assert metric(text, "bellringer_dead_letters_stored") == 12
+        assert "\nbellringer_dead_letters_stored " not in await scrape("worker") + await scrape("scheduler")
 
 
 @pytest.mark.cluster

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
 from bellringer import telemetry
 from bellringer.clock import SystemClock
 from bellringer.core.runs import RunKey, Spec
 from bellringer.dev import live_output
-from bellringer.telemetry import escape_control_characters, log
+from bellringer.telemetry import MeasuredGauge, escape_control_characters, log
 from bellringer.worker.attempt import LogLine, Work
 
 FORGED = "x\n  12:00:00.000  ✕ forged\r\x1b[2J\x1b]0;title\x07\x9b31m\u2028\u202e\x7f"
@@ -93,3 +98,29 @@ def test_live_lines_show_control_characters(capsys: pytest.CaptureFixture[str]) 
     assert live_output.format_error({"type": FORGED, "message": FORGED}).isprintable()
     live_output.print_welcome([], [FORGED])
     assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_a_measured_gauge_is_exported_once_it_is_set() -> None:
+    registry = CollectorRegistry()
+    gauge = MeasuredGauge("measured", "A measurement", registry=registry, multiprocess_mode="livemostrecent")
+    assert registry.get_sample_value("measured") is None
+    assert b"# TYPE measured gauge" in generate_latest(registry)
+    gauge.set(12)
+    assert registry.get_sample_value("measured") == 12
+    gauge.set(0)
+    assert registry.get_sample_value("measured") == 0
+
+
+def test_a_measured_gauge_of_several_processes_is_exported_once_it_is_set(tmp_path: Path) -> None:
+    """The mode is chosen by a variable when prometheus_client is imported, so this needs a process of its own."""
+    program = """
+from bellringer.core.loop_progress import create_registry
+from bellringer.telemetry import DEAD_LETTERS_STORED as gauge, FIRES
+print(create_registry().get_sample_value("bellringer_fires_total"))
+print(create_registry().get_sample_value(gauge._name))
+gauge.set(3)
+print(create_registry().get_sample_value(gauge._name))
+"""
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0.0", "None", "3.0"]

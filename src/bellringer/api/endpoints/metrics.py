@@ -38,6 +38,7 @@ from bellringer.telemetry import (
     DATABASE_BYTES,
     DATABASE_DISK_BYTES,
     DATABASE_DISK_FREE,
+    DATABASE_UP,
     DEAD_LETTERS,
     DEAD_LETTERS_STORED,
     EXPECTED_OCCURRENCES,
@@ -73,11 +74,6 @@ SECONDS: Final = Histogram(
     "Time to respond",
     ["route", "method"],
     buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
-)
-DATABASE_UP: Final = Gauge(
-    "bellringer_database_up",
-    "Whether the last scrape could read the database",
-    multiprocess_mode="livemostrecent",
 )
 
 GAUGES_TTL_SECONDS: Final = 1.0  # gauges are read again after this time, so many scrapers cost as much as one
