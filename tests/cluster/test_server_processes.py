@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +56,11 @@ async def test_processes_share_a_port_and_their_metrics_add_up(server: Supervise
         assert get(port, "/readyz")[0] == 200
     assert ready_responses(port) == before + 60
 
+    text = read_metrics(port)  # as all processes together
+    memory, used = metric(text, "process_resident_memory_bytes"), metric(text, "process_cpu_seconds_total")
+    assert memory > 4 * 30 << 20
+    assert used > 1
+    assert metric(text, "process_start_time_seconds") == pytest.approx(time.time(), abs=300)
     victim = server.children()[0]
     os.kill(victim, signal.SIGKILL)
     for _ in range(60):  # the others accept requests meanwhile
@@ -63,6 +69,7 @@ async def test_processes_share_a_port_and_their_metrics_add_up(server: Supervise
     assert (line["pid"], line["exit"]) == (victim, "was ended by SIGKILL")
     wait_until(lambda: len(server.children()) == 3, 20, "the killed process is replaced", server.log)
     assert ready_responses(port) == before + 120  # the counters of the killed process still count
+    assert metric(read_metrics(port), "process_cpu_seconds_total") >= used  # and so does its processor time
 
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == 0

@@ -11,6 +11,8 @@ GRID_WIDTH: Final = 24
 ROW_HEIGHT: Final = 8
 STAT_HEIGHT: Final = 4
 DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
+# Other programs export metrics of their processes too. Each process of Bellringer has background loops.
+OF_BELLRINGER: Final = "and on (job, instance) bellringer_loop_age_seconds"
 # Colors of thresholds: a value below the first limit is green.
 COLORS: Final = ("green", "orange", "red")
 
@@ -230,6 +232,6 @@ def _deployments() -> dict[str, Any]:
         "datasource": DATASOURCE,
         "enable": True,
         "iconColor": "blue",
-        "expr": 'changes(process_start_time_seconds{instance=~"$instance"}[1m]) > 0',
+        "expr": f'changes(process_start_time_seconds{{instance=~"$instance"}}[1m]) > 0 {OF_BELLRINGER}',
         "titleFormat": "{{instance}} started",
     }

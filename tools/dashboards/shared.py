@@ -15,7 +15,7 @@ IN_POOL: Final = '{pool=~"$pool"}'
 OF_TENANT: Final = '{tenant=~"$tenant"}'
 EVERY: Final = "[$__rate_interval]"
 
-INSTANCE: Final = Variable(name="instance", label="Instance", metric="process_start_time_seconds")
+INSTANCE: Final = Variable(name="instance", label="Instance", metric="bellringer_loop_age_seconds")
 POOL: Final = Variable(name="pool", label="Pool", metric="bellringer_pool_slots")
 TENANT: Final = Variable(name="tenant", label="Tenant", metric="bellringer_tenant_runs")
 TASK: Final = Variable(name="task", label="Task", metric="bellringer_attempts_total")
@@ -51,7 +51,7 @@ POOL_USE: Final = (
 # Panels that two dashboards show.
 OVERDUE_NOW: Final = Panel(
     title="Overdue",
-    description="Schedules and timers that are overdue by 10 s or more. Runbook: BellringerOverdue.",
+    description="Jobs and timers that are overdue by 10 s or more. Runbook: BellringerOverdue.",
     queries=[Query(expr="max(bellringer_overdue)", legend="overdue")],
     kind="stat",
     width=4,
@@ -59,7 +59,7 @@ OVERDUE_NOW: Final = Panel(
 )
 OVERDUE_OVER_TIME: Final = Panel(
     title="Overdue occurrences",
-    description="Schedules and timers that are overdue by 10 s or more. More than 100 raise BellringerOverdue.",
+    description="Jobs and timers that are overdue by 10 s or more. More than 100 raise BellringerOverdue.",
     queries=[Query(expr="max(bellringer_overdue)", legend="overdue")],
     limits=(100,),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tools.dashboards.grafana import Dashboard, Panel, Query, Section
+from tools.dashboards.grafana import OF_BELLRINGER, Dashboard, Panel, Query, Section
 from tools.dashboards.shared import (
     DEAD_BY_TASK,
     DISPATCH_HEATMAP,
@@ -197,13 +197,15 @@ WORKERS: Final = Dashboard(
                 Panel(
                     title="Memory",
                     description="Resident memory by process.",
-                    queries=[Query(expr=f"process_resident_memory_bytes{ON}", legend="{{instance}}")],
+                    queries=[Query(expr=f"process_resident_memory_bytes{ON} {OF_BELLRINGER}", legend="{{instance}}")],
                     unit="bytes",
                 ),
                 Panel(
                     title="CPU",
                     description="Cores in use by process; one process uses about one core for Python code.",
-                    queries=[Query(expr=f"rate(process_cpu_seconds_total{ON}{EVERY})", legend="{{instance}}")],
+                    queries=[
+                        Query(expr=f"rate(process_cpu_seconds_total{ON}{EVERY}) {OF_BELLRINGER}", legend="{{instance}}")
+                    ],
                 ),
             ],
         ),

@@ -30,6 +30,7 @@ ROLES_BY_PATH: Final[Mapping[str, tuple[str, ...]]] = {
     "backends/kafka": ("worker",),
     "backends/redis": ("server", "scheduler"),
     "store/replica.py": ("server",),
+    "metrics_server.py": ("server",),
     "engine": ("scheduler",),
     "engine/settle.py": ("worker", "scheduler"),  # the scheduler settles attempts of lost workers
     "scheduler": ("scheduler",),
@@ -42,7 +43,10 @@ port, to installation keys. [Alerts](../alerts.md) explains how to scrape them a
 - **Role** names the processes that set the metric. `bellringer server` runs a scheduler and a worker for HTTP targets
   too, so it also has the metrics of `scheduler` and `worker`. Other processes may serve the metric with the value 0.
 - **Gauges of the role `server`** are read from the database when they are scraped, at most once a second, and have the
-  same value on every server: take the maximum over all instances, not the sum.
+  same value on every server: take the maximum over all instances, not the sum. They are exported once they are read:
+  a server that still waits for its database exports only `bellringer_database_up` with the value 0.
+- With `--procs`, `process_cpu_seconds_total`, `process_resident_memory_bytes` and `process_open_fds` are sums over the
+  supervisor and its processes.
 - **Labels are bounded.** Tasks, pools and loops are those of your code; `tenant` has at most 50 values and `other`.
 - A histogram has the series `…_bucket`, `…_sum` and `…_count`."""
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from bellringer.clock import SystemClock
+from bellringer.core.process_sums import ProcessSums
 
 METRICS_FOLDER_VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
 STALL_SECONDS: Final = 60.0  # longer than a statement can take, so that a silent database does not count as a stall
@@ -142,7 +144,14 @@ def create_registry() -> CollectorRegistry:
     registry = CollectorRegistry()
     MultiProcessCollector(registry, path=str(folder))  # type: ignore[no-untyped-call]
     registry.register(LoopCollector(loops_of_all_processes))
+    registry.register(_process_sums(folder))
     return registry
+
+
+@lru_cache(maxsize=1)
+def _process_sums(folder: Path) -> ProcessSums:
+    """Returns the collector of the processes that share their metrics. Cached, because it remembers earlier scrapes."""
+    return ProcessSums(os.getppid(), lambda: {os.getpid(), *_pids_of_shared(folder)})
 
 
 def shared_folder() -> Path | None:
@@ -179,6 +188,11 @@ def read_shared(folder: Path, *, without: int = 0) -> list[LoopState]:
             with suppress(OSError, msgspec.DecodeError):
                 found += msgspec.json.decode(path.read_bytes(), type=list[LoopState])
     return found
+
+
+def _pids_of_shared(folder: Path) -> list[int]:
+    pids = (int(path.stem.removeprefix(_FILE_PREFIX)) for path in folder.glob(f"{_FILE_PREFIX}*.json"))
+    return [pid for pid in pids if is_process_alive(pid)]
 
 
 def is_process_alive(pid: int) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import resource
 import shutil
 import signal
 import tempfile
@@ -22,7 +21,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final, Literal
 
-from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
@@ -35,6 +34,7 @@ from bellringer.core.loop_progress import (
     check_readiness,
     read_shared,
 )
+from bellringer.core.process_sums import ProcessSums
 from bellringer.metrics_server import MetricsSource
 from bellringer.supervise import shared_metrics
 from bellringer.supervise.process_group import (
@@ -57,9 +57,6 @@ INTERRUPTED_EXIT_CODE: Final = 130
 STOPPED_EXIT_CODE: Final = 90  # of a process that was asked to stop; a handler that calls os._exit(0) ends with 0
 _FOLDER_PREFIX: Final = "bellringer-worker-metrics-"
 _LOCK_FILE: Final = "lock"
-_CPU: Final = "process_cpu_seconds"
-_MEMORY: Final = "process_resident_memory_bytes"
-_FILES: Final = "process_open_fds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,7 +279,7 @@ class WorkerCollector:
         self._workers = workers
         self._folder = folder
         self._lock = Lock()  # the metrics server has several threads
-        self._cpu_seconds = 0.0
+        self._processes = ProcessSums(os.getpid(), lambda: workers.pids)
         self._shared = MultiProcessCollector(None, path=str(folder))  # type: ignore[no-untyped-call]
 
     def collect(self) -> Iterator[Metric]:
@@ -296,21 +293,7 @@ class WorkerCollector:
         yield CounterMetricFamily(
             "bellringer_worker_restarts", "Processes of this worker that were restarted", value=workers.restarts
         )
-        yield from self._sum_processes()
-
-    def _sum_processes(self) -> Iterator[Metric]:
-        """Yields processor time, memory and open files of the supervisor and its processes together."""
-        ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-        sums = {_CPU: ended.ru_utime + ended.ru_stime, _MEMORY: 0.0, _FILES: 0.0}
-        for pid in (os.getpid(), *self._workers.pids):
-            for metric in ProcessCollector(registry=None, pid=partial(str, pid)).collect():
-                if metric.name in sums:
-                    sums[metric.name] += sum(sample.value for sample in metric.samples)
-        # A process that ended between the two reads is in neither of them.
-        self._cpu_seconds = max(self._cpu_seconds, sums[_CPU])
-        yield CounterMetricFamily(_CPU, "Processor time of the supervisor and its processes", self._cpu_seconds)
-        yield GaugeMetricFamily(_MEMORY, "Resident memory of the supervisor and its processes", sums[_MEMORY])
-        yield GaugeMetricFamily(_FILES, "Open files of the supervisor and its processes", sums[_FILES])
+        yield from self._processes.collect()
 
 
 class WorkersMetricsSource(MetricsSource):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, CollectorRegistry, ProcessCollector, start_http_server
 from tests.cluster.roles import Roles
 from tools.dashboards.__main__ import DASHBOARDS, FOLDER, main, render_files
 from tools.dashboards.grafana import GRID_WIDTH
@@ -140,16 +140,34 @@ def test_provisioning_finds_the_dashboards() -> None:
 
 
 @pytest.fixture(scope="module")
+def unrelated() -> Iterator[str]:
+    """The address of another program, which exports the metrics of its process as most programs do."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    server, thread = start_http_server(0, "127.0.0.1", registry)
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
 def prometheus(
-    bellringer_server: TestServer, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+    bellringer_server: TestServer,
+    tmp_path_factory: pytest.TempPathFactory,
+    pytestconfig: pytest.Config,
+    unrelated: str,
 ) -> Iterator[Prometheus]:
-    """A Prometheus that scrapes a server with a scheduler, and a worker that executes a run every second."""
+    """A Prometheus that scrapes a server with a scheduler, a worker that executes a run every second, and an unrelated
+    program.
+    """
     folder = tmp_path_factory.mktemp("dashboards")
     ports = [_free_port() for _ in range(2)]
     downloads = pytestconfig.rootpath / ".services" / "prometheus"
     with bellringer_server.plain_database() as dsn:
         roles = Roles(folder, dsn)
-        observer = Prometheus(folder / "prometheus", [f"127.0.0.1:{port}" for port in ports], downloads=downloads)
+        targets = [*(f"127.0.0.1:{port}" for port in ports), unrelated]
+        observer = Prometheus(folder / "prometheus", targets, downloads=downloads)
         try:
             roles.start("server", "--insecure", "--port", str(ports[0]))
             roles.start("worker", "app.py", "--metrics-port", str(ports[1]))
@@ -191,6 +209,25 @@ def test_every_query_runs_and_live_panels_have_data(prometheus: Prometheus) -> N
         waiting = [query for query in empty if query[1] in ALIVE[query[0]]]
         assert not waiting or time.monotonic() < deadline, waiting
         time.sleep(0.5 if waiting else 0)
+
+
+def test_no_dashboard_shows_other_programs(prometheus: Prometheus, unrelated: str) -> None:
+    assert prometheus.query(f'process_resident_memory_bytes{{instance="{unrelated}"}}')
+    shown = {
+        (title, series["metric"]["instance"])
+        for _, title, expression in queries()
+        for series in prometheus.query(expression)
+        if "instance" in series["metric"]
+    }
+    assert {title for title, _ in shown} >= {"Memory", "CPU"}
+    assert {title for title, instance in shown if instance == unrelated} == set()
+    for document in DOCUMENTS.values():
+        for variable in document["templating"]["list"]:
+            if variable["name"] == "instance":
+                metric, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", variable["definition"]).groups()  # type: ignore[union-attr]
+                values = {series["metric"][label] for series in prometheus.query(f"group by ({label}) ({metric})")}
+                assert len(values) == 2
+                assert unrelated not in values
 
 
 def test_a_query_that_prometheus_rejects_fails(prometheus: Prometheus) -> None:
