@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from bellringer.cli.output import COLUMN_GAP, KEPT_COLUMNS, LAST_RESORT_TEXT_WIDTH, TEXT_COLUMNS, fit_columns
+from bellringer.cli.output import (
+    COLUMN_GAP,
+    KEPT_COLUMNS,
+    LAST_RESORT_TEXT_WIDTH,
+    TEXT_COLUMNS,
+    fit_columns,
+    format_age,
+)
 
 JOBS = ("STATUS", "NAME", "SCHEDULE", "NEXT", "TASK", "POOL")
 RUNS = ("STATE", "JOB", "DUE", "LATE", "TOOK", "TRY", "CAUSE", "RUN")
@@ -53,3 +60,14 @@ def test_times_are_left_out_after_texts() -> None:
     assert [head[i] for i in fitting] == list(head)
     assert total(fitting) == 80
     assert (fitting[0], fitting[2], fitting[3], fitting[5]) == (18, 9, 9, 5)
+
+
+def test_an_age_is_never_negative() -> None:
+    """A host whose clock is ahead of the database's writes times that are still to come."""
+    assert [format_age(seconds) for seconds in (0.281, 3.04, 90.0, 0.0, -599.684)] == [
+        "281 ms ago",
+        "3 s ago",
+        "1m 30s ago",
+        "now",
+        "now",
+    ]

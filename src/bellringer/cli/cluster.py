@@ -17,6 +17,7 @@ from bellringer.cli.connect import with_client
 from bellringer.cli.options import fetch_pages, limit_option
 from bellringer.cli.output import (
     LIST,
+    format_age,
     format_bytes,
     format_local,
     format_relative,
@@ -61,7 +62,7 @@ def list_workers(client: Client, *, output: str) -> None:
             " ".join(f"{pool}×{slots}" for pool, slots in worker.pools.items()),
             str(len(worker.tasks)),
             format_relative(worker.started_at, now),
-            f"{format_seconds(worker.age)} ago",
+            format_age(worker.age),
             worker.version,
         ),
         name=lambda worker: worker.name,
@@ -166,7 +167,7 @@ def _print_nodes(found: Cluster) -> None:
                 str(node.fired),
                 str(node.refused),
                 format_relative(node.started_at, now),
-                f"{format_seconds(node.age)} ago",
+                format_age(node.age),
                 node.version,
             )
             for node in found.nodes

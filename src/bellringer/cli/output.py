@@ -222,6 +222,11 @@ def format_bytes(count: int) -> str:
     return f"{size:.1f} TB"
 
 
+def format_age(seconds: float) -> str:
+    """ "281 ms ago", "3 s ago"; "now" for a time that is not over by the clock that measured it."""
+    return f"{format_seconds(seconds)} ago" if seconds > 0 else "now"
+
+
 def format_relative(moment: datetime | None, now: datetime) -> str:
     """ "in 4m 12s", "3 s ago", "now"; "–" for none."""
     if moment is None:

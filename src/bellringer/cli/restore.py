@@ -124,4 +124,4 @@ def _print(found: list[RestoreRow], output: str) -> None:
         document["positions"] = "rebased: they were ahead" if document.pop("positions_were_ahead") else "advanced"
         document["unfinished"] = f"{row.unfinished:,} runs, {row.held:,} of them claimed or sent"
         document.pop("held")
-        print_fields({key.replace("_", " "): value for key, value in document.items() if value != ""})
+        print_fields({key.replace("_", " "): str(value) for key, value in document.items()})
