@@ -62,7 +62,8 @@ class SecretBox:
         message = f"mark:{tenant_id}:{secret}".encode()
         return hmac.new(self.keys[self.newest], message, hashlib.sha256).digest()
 
-    def open(self, sealed: Sealed, *, tenant_id: int, secret_id: str) -> str:
+    def open(self, sealed: Sealed, *, tenant_id: int, secret_id: str, name: str | None = None) -> str:
+        """Decrypts a secret; errors call it by `name`, or else by its id. Raises Unsealable."""
         key = self.keys.get(sealed.key_id)
         if key is None:
             raise Unsealable(f"the encryption key {sealed.key_id!r} is not configured", hint="add it to secret_keys")
@@ -71,12 +72,12 @@ class SecretBox:
             return AESGCM(key).decrypt(nonce, closed, _associated_data(tenant_id, secret_id)).decode()
         except (InvalidTag, ValueError):
             raise Unsealable(
-                f"the secret {secret_id} cannot be decrypted for this tenant", hint="set the secret again"
+                f"the secret {name or secret_id} cannot be decrypted for this tenant", hint="set the secret again"
             ) from None
 
-    def reseal(self, sealed: Sealed, *, tenant_id: int, secret_id: str) -> Sealed:
+    def reseal(self, sealed: Sealed, *, tenant_id: int, secret_id: str, name: str | None = None) -> Sealed:
         """Encrypts a stored secret with the newest key. Raises Unsealable."""
-        secret = self.open(sealed, tenant_id=tenant_id, secret_id=secret_id)
+        secret = self.open(sealed, tenant_id=tenant_id, secret_id=secret_id, name=name)
         return self.seal(secret, tenant_id=tenant_id, secret_id=secret_id)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -37,7 +38,8 @@ async def put_secret(store: Store, egress: Egress, spec: SecretSpec, *, tenant_i
     """Creates or replaces a secret. Runs that begin afterwards, also retries, get the new value."""
     _check(spec)
     origins = [parse_url(origin, egress.allowed, pointer="/origins").origin for origin in spec.origins]
-    sealed = egress.need_box().seal(spec.value, tenant_id=tenant_id, secret_id=sealed_id(spec.name))
+    bound_to = sealed_id(spec.name, spec.tasks, origins)
+    sealed = egress.need_box().seal(spec.value, tenant_id=tenant_id, secret_id=bound_to)
     stored = await rows.put(
         store,
         tenant_id,
@@ -86,14 +88,22 @@ async def delete_secret(store: Store, name: str, *, tenant_id: int) -> None:
         raise NotFound("there is no such secret", hint="`bellringer secrets list` shows them")
 
 
-def sealed_id(name: str) -> str:
-    """Returns the id to which the ciphertext of a secret is bound, together with its tenant."""
-    return f"secret {name}"
+def sealed_id(name: str, tasks: Collection[str], origins: Collection[str]) -> str:
+    """Returns what the ciphertext of a secret is bound to, together with its tenant: its name and its restrictions. Who
+    changes the restrictions in the database without the key makes the secret unusable.
+    """
+    restrictions = json.dumps([sorted(set(tasks)), sorted(set(origins))], separators=(",", ":"))
+    return f"secret {name} {restrictions}"
 
 
 def open_sealed(box: SecretBox, row: SealedSecretRow, *, tenant_id: int) -> str:
     """Decrypts a secret. Raises Unsealable."""
-    return box.open(Sealed(row.key_id, row.sealed), tenant_id=tenant_id, secret_id=sealed_id(row.name))
+    stored = Sealed(row.key_id, row.sealed)
+    return box.open(stored, tenant_id=tenant_id, secret_id=_sealed_id_of(row), name=row.name)
+
+
+def _sealed_id_of(row: SealedSecretRow) -> str:
+    return sealed_id(row.name, row.tasks, row.origins)
 
 
 async def missing_names(store: Store, names: Collection[str], *, tenant_id: int) -> list[str]:
@@ -130,14 +140,15 @@ async def rotate_keys(store: Store, box: SecretBox) -> KeyRotation:
 async def _rotate_named(store: Store, box: SecretBox, done: KeyRotation) -> None:
     position = rows.START
     while batch := await rows.outdated(store, box.newest, position, ROTATION_BATCH_ROWS):
-        for tenant_id, name, key_id, data in batch:
+        for tenant_id, row in batch:
             try:
-                sealed = box.reseal(Sealed(key_id, data), tenant_id=tenant_id, secret_id=sealed_id(name))
+                stored = Sealed(row.key_id, row.sealed)
+                sealed = box.reseal(stored, tenant_id=tenant_id, secret_id=_sealed_id_of(row), name=row.name)
             except Unsealable as error:
-                done.failed.append(f"secret {name} of tenant {tenant_id}: {error.message}")
+                done.failed.append(f"secret {row.name} of tenant {tenant_id}: {error.message}")
                 continue
-            done.secrets += await rows.reseal(store, tenant_id, name, data, sealed.key_id, sealed.data)
-        position = batch[-1][:2]
+            done.secrets += await rows.reseal(store, tenant_id, row.name, row.sealed, sealed.key_id, sealed.data)
+        position = (batch[-1][0], batch[-1][1].name)
 
 
 async def _rotate_target_secrets(store: Store, box: SecretBox, done: KeyRotation) -> None:

@@ -88,16 +88,7 @@ async def known_names(store: Store, tenant_id: int, names: Collection[str]) -> s
 async def load_sealed(store: Store, tenant_id: int, names: Collection[str]) -> dict[str, SealedSecretRow]:
     """Returns the encrypted values of the secrets that exist, by name."""
     rows = await store.pool.fetch(_SQL.sealed, tenant_id, sorted(names))
-    return {
-        row["name"]: SealedSecretRow(
-            name=row["name"],
-            key_id=row["key_id"],
-            sealed=row["sealed"],
-            tasks=frozenset(row["tasks"]),
-            origins=frozenset(row["origins"]),
-        )
-        for row in rows
-    }
+    return {row["name"]: _sealed_secret(row) for row in rows}
 
 
 async def delete(store: Store, tenant_id: int, name: str) -> bool:
@@ -111,10 +102,10 @@ Position = tuple[int, str]  # tenant and name of the last row of a batch
 START: Final[Position] = (-(2**31), "")
 
 
-async def outdated(store: Store, key_id: str, after: Position, limit: int) -> list[tuple[int, str, str, bytes]]:
-    """Returns (tenant, name, key, encrypted value) of secrets that another key has encrypted."""
+async def outdated(store: Store, key_id: str, after: Position, limit: int) -> list[tuple[int, SealedSecretRow]]:
+    """Returns the secrets that another key has encrypted, each with its tenant."""
     rows = await store.pool.fetch(_SQL.outdated, key_id, *after, limit)
-    return [(row["tenant_id"], row["name"], row["key_id"], row["sealed"]) for row in rows]
+    return [(row["tenant_id"], _sealed_secret(row)) for row in rows]
 
 
 async def reseal(store: Store, tenant_id: int, name: str, before: bytes, key_id: str, sealed: bytes) -> bool:
@@ -155,3 +146,13 @@ async def key_uses(store: Store) -> list[KeyUseRow]:
 
 def _secret(row: asyncpg.Record) -> NamedSecretRow:
     return NamedSecretRow(**{**dict(row), "tasks": tuple(row["tasks"]), "origins": tuple(row["origins"])})
+
+
+def _sealed_secret(row: asyncpg.Record) -> SealedSecretRow:
+    return SealedSecretRow(
+        name=row["name"],
+        key_id=row["key_id"],
+        sealed=row["sealed"],
+        tasks=frozenset(row["tasks"]),
+        origins=frozenset(row["origins"]),
+    )

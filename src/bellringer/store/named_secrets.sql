@@ -32,7 +32,7 @@ delete from named_secrets where tenant_id = $1 and name = $2
 
 -- name: outdated
 -- Secrets that are encrypted with another key than $1, in batches after ($2, $3).
-select tenant_id, name, key_id, sealed from named_secrets
+select tenant_id, name, key_id, sealed, tasks, origins from named_secrets
 where key_id <> $1 and (tenant_id, name) > ($2::integer, $3::text)
 order by tenant_id, name limit $4
 

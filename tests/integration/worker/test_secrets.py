@@ -211,11 +211,34 @@ async def test_a_row_that_is_moved_to_another_tenant_or_name_cannot_be_opened(
     assert renamed.error["type"] == moved.error["type"] == "secret_unsealable"
 
 
+@pytest.mark.parametrize(
+    "change",
+    ["tasks = '{}'", "tasks = tasks || '{length}'::text[]", "origins = '{https://attacker.example}'"],
+)
+async def test_restrictions_that_are_changed_in_the_database_make_a_secret_useless(
+    secrets: SecretHarness, store: Store, change: str
+) -> None:
+    """Who can write to the database, but has no key, cannot let other tasks or origins have a value."""
+    await secrets.put("mine", "value", tasks=["same"])
+    async with secrets.worker():
+        assert (await secrets.run("same", {"$secret": "mine"})).state is State.SUCCEEDED
+        await store.pool.execute(f"update named_secrets set {change}")
+        for task in ("length", "same"):
+            run = await secrets.run(task, {"$secret": "mine"})
+            assert run.error["type"] in {"secret_unsealable", "secret_forbidden"}
+    box = parse_secret_keys((generate_secret_key("k2"), *KEYS))
+    assert box is not None
+    done = await rotate_keys(store, box)  # rotating does not accept the change either
+    assert (done.secrets, len(done.failed)) == (0, 1)
+    assert "secret mine of tenant" in done.failed[0]
+    assert "attacker" not in done.failed[0]
+
+
 async def test_rotating_keys_encrypts_everything_again_and_can_be_repeated(
     secrets: SecretHarness, store: Store
 ) -> None:
     for number in range(5):
-        await secrets.put(f"s{number}", f"value {number}")
+        await secrets.put(f"s{number}", f"value {number}", tasks=["length", "same"] if number == 3 else [])
     old = parse_secret_keys(KEYS)
     assert old is not None
     sealed = old.seal("whsec_x", tenant_id=secrets.tenant_id, secret_id="sec_1")

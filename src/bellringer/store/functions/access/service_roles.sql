@@ -6,13 +6,21 @@ create or replace function service_role(p_kind text) returns text language sql s
 $$ select replace(tenant_role(), 'bellringer_tenant', 'bellringer_' || p_kind) $$;
 
 -- The privileges of a kind of process (api, scheduler, worker) on a table. Workers execute code of users, so they see
--- no credentials and no audit. The records of migrations belong to the owner.
+-- no credentials and no audit, and of named secrets only ciphertexts, which they decrypt for a run. The records of
+-- migrations belong to the owner.
 create or replace function service_privileges(p_kind text, p_table text) returns text language sql immutable as $$
   select case
     when p_table in ('migrations', 'applied_functions', 'upgrades') then 'select'
+    when p_table = 'secrets' and p_kind = 'scheduler'      -- it deletes what nothing needs any more
+      then 'select (tenant_id, secret_id, needed_until, changed_at), delete'
     when p_table in ('api_keys', 'secrets') and p_kind <> 'api' then null
-    when p_table in ('audit', 'audit_seals', 'idempotency_keys', 'webhook_endpoints', 'deliveries')
-      and p_kind = 'worker' then null
+    when p_table = 'named_secrets' and p_kind = 'worker' then 'select'
+    when p_table = 'named_secrets' and p_kind = 'scheduler' then null
+    when p_table = 'tenants' and p_kind <> 'api' then 'select'
+    when p_table in ('notification_channels', 'notification_routes') and p_kind = 'scheduler' then 'select'
+    when p_table in ('audit', 'audit_seals', 'idempotency_keys', 'webhook_endpoints', 'deliveries', 'checkins',
+      'checkin_pings', 'notification_channels', 'notification_routes', 'notification_incidents', 'notifications',
+      'notification_position') and p_kind = 'worker' then null
     when p_table = 'audit' and p_kind = 'api' then 'select, insert'
     when p_table = 'cluster' and p_kind = 'worker' then 'select (only_row, name, shards, made_at)'
     when p_table = 'cluster' then 'select'
