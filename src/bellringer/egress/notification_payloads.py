@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -112,7 +113,7 @@ def teams_payload(message: NotificationMessage, public_url: str | None) -> dict[
     body: list[dict[str, Any]] = [
         {
             "type": "TextBlock",
-            "text": headline(message),
+            "text": _escape_markdown(headline(message)),
             "weight": "bolder",
             "size": "large",
             "wrap": True,
@@ -121,8 +122,9 @@ def teams_payload(message: NotificationMessage, public_url: str | None) -> dict[
     ]
     for subject, is_recovered in _listed(message):
         facts = subject_facts(subject, is_recovered=is_recovered)
-        body.append({"type": "FactSet", "facts": [{"title": name, "value": value} for name, value in facts.items()]})
-    body.append({"type": "TextBlock", "text": _footer(message), "isSubtle": True, "wrap": True})
+        shown = [{"title": name, "value": _escape_markdown(value)} for name, value in facts.items()]
+        body.append({"type": "FactSet", "facts": shown})
+    body.append({"type": "TextBlock", "text": _escape_markdown(_footer(message)), "isSubtle": True, "wrap": True})
     card: dict[str, Any] = {
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
         "type": "AdaptiveCard",
@@ -197,6 +199,19 @@ def _write(at: datetime) -> str:
 def _escape(text: str) -> str:
     """Escapes the three control characters of Slack's mrkdwn."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _escape_markdown(text: str) -> str:
+    """Escapes what Adaptive Cards read as Markdown, so that an error message cannot show a link of its own: emphasis,
+    code, links, and a list or heading at the start of a line. Underscores within words have no meaning.
+    """
+    text = re.sub(r"([\\*\[\]`]|(?<!\w)_|_(?!\w))", r"\\\1", text)
+    return re.sub(r"(?m)^(\s*)([-+#>]|\d+(?=\.))", _escape_line_start, text)
+
+
+def _escape_line_start(found: re.Match[str]) -> str:
+    space, sign = found.groups()
+    return f"{space}{sign}\\" if sign.isdigit() else f"{space}\\{sign}"
 
 
 def _cut(text: str, most: int) -> str:

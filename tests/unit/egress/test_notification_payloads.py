@@ -171,3 +171,22 @@ def test_recipients_are_addresses() -> None:
     assert parse_mail_settings(None, None) is None
     with pytest.raises(ConfigError):
         parse_mail_settings("smtp://mail", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain text: 3 of 4 (75 %)", "plain text: 3 of 4 (75 %)"),
+        ("[log in](https://attacker.example)", r"\[log in\](https://attacker.example)"),
+        ("**now** _or_ `never`", r"\*\*now\*\* \_or\_ \`never\`"),
+        ("a\\b", r"a\\b"),
+        ("- a list\n1. another\n# heading", "\\- a list\n1\\. another\n\\# heading"),
+        ("send_mail failed", "send_mail failed"),
+    ],
+)
+def test_texts_of_users_are_no_markdown_in_teams(text: str, shown: str) -> None:
+    message = replace(OPEN, title=text, subjects=[replace(SUBJECT, error=text, name=text)])
+    card = teams_payload(message, None)["attachments"][0]["content"]
+    facts = {fact["title"]: fact["value"] for fact in card["body"][1]["facts"]}
+    assert (facts["Error"], facts["Job"]) == (shown, shown)
+    assert card["body"][0]["text"].startswith(r"\[critical\] ")
