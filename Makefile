@@ -86,6 +86,7 @@ test-stock: env postgres ## Run only the tests on the distribution's PostgreSQL,
 
 # Left out: tests of what only a session of its own has (kept plans, notifications in milliseconds, session locks).
 POOLED := tests/integration/engine tests/integration/store tests/integration/api tests/integration/worker
+POOLED += tests/integration/sdk tests/integration/workflow
 test-pgbouncer: env ## Run the core suite through PgBouncer in transaction mode
 	@BELLRINGER_TEST_POOLER=pgbouncer $(PYTEST) $(POOLED)
 

@@ -13,7 +13,7 @@ import pytest
 import structlog
 from hypothesis import settings
 from tests.support.engine_harness import harness  # noqa: F401 - a fixture
-from tests.support.pooled_server import POOLER_VARIABLE, PooledTestServer, pooled
+from tests.support.pooled_server import POOLER_VARIABLE, TOLERATED, PooledTestServer, documented_settings, pooled
 from tests.support.previous_release import previous_release  # noqa: F401 - a fixture
 from tests.support.real_servers import etcd_server, kafka_server, redis_server  # noqa: F401 - fixtures
 from tests.support.stock_server import find_programs, serve_stock
@@ -206,7 +206,8 @@ def embedded_server(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pyte
         if not os.environ.get(POOLER_VARIABLE):
             yield server
             return
-        with pooled(server, tmp_path_factory.mktemp("pgbouncer"), pytestconfig.rootpath / PGBOUNCER_FOLDER) as through:
+        folder, downloads = tmp_path_factory.mktemp("pgbouncer"), pytestconfig.rootpath / PGBOUNCER_FOLDER
+        with pooled(server, folder, downloads, TOLERATED) as through:
             yield through
 
 
@@ -214,16 +215,15 @@ def embedded_server(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pyte
 def pooled_server(
     embedded_server: TestServer, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
 ) -> Iterator[PooledTestServer]:
-    """The embedded server behind PgBouncer in transaction mode. Without PgBouncer, tests are skipped, or fail if
-    CI=true.
+    """The embedded server behind a PgBouncer with the settings of docs/database.md. Without one, tests are skipped,
+    or fail if CI=true.
     """
     if isinstance(embedded_server, PooledTestServer):
         yield embedded_server
         return
+    folder, downloads = tmp_path_factory.mktemp("pgbouncer"), pytestconfig.rootpath / PGBOUNCER_FOLDER
     try:
-        with pooled(
-            embedded_server, tmp_path_factory.mktemp("pgbouncer"), pytestconfig.rootpath / PGBOUNCER_FOLDER
-        ) as through:
+        with pooled(embedded_server, folder, downloads, documented_settings()) as through:
             yield through
     except BellringerError as error:
         give_up = pytest.fail if os.environ.get("CI") == "true" else pytest.skip

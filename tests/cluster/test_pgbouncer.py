@@ -5,6 +5,7 @@ a restart of the pooler loses nothing.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +14,8 @@ import asyncpg
 import httpx2
 import pytest
 from tests.cluster.roles import Roles
-from tests.support.pooled_server import PooledTestServer
+from tests.conftest import PGBOUNCER_FOLDER
+from tests.support.pooled_server import POOLER_VARIABLE, TOLERATED, PooledTestServer, documented_settings, pooled
 
 from bellringer.config import Config
 from bellringer.core.leases import LEASE_DURATION
@@ -21,6 +23,7 @@ from bellringer.errors import ConfigError
 from bellringer.store.connection_pool import Store, connect
 from bellringer.store.leader import LeaderLeases
 from bellringer.store.tenant_scope import ScopedStore, open_tenants
+from bellringer.testing.postgres import TestServer
 
 TIMEOUT_SECONDS = 60.0
 ROOT_KEY = "root-key-of-the-installation-for-the-first-login"
@@ -60,6 +63,13 @@ def roles(tmp_path: Path, pooled_dsn: str) -> Iterator[Roles]:
     (tmp_path / "app.py").write_text(APP)
     yield running
     running.end()
+
+
+def test_the_documented_configuration_is_in_transaction_mode_and_tolerates_nothing() -> None:
+    """The fixture `pooled_server` uses it."""
+    settings = documented_settings()
+    assert settings["pool_mode"] == "transaction"
+    assert "ignore_startup_parameters" not in settings
 
 
 async def test_processes_work_through_a_pooler_and_its_restart(
@@ -137,14 +147,34 @@ async def test_no_scope_of_a_tenant_outlasts_its_transaction(pooled_server: Pool
         await system.close()
 
 
-async def test_an_undeclared_pooler_is_detected(pooled_dsn: str) -> None:
+@pytest.fixture
+def tolerant_server(
+    pooled_server: PooledTestServer, tmp_path: Path, pytestconfig: pytest.Config
+) -> Iterator[PooledTestServer]:
+    """The same server behind a pooler that drops unknown parameters."""
+    downloads = pytestconfig.rootpath / PGBOUNCER_FOLDER
+    server = TestServer(pooled_server.dsn, pooled_server.template, pooled_server.copying, pooled_server.owner)
+    with pooled(server, tmp_path / "pgbouncer", downloads, TOLERATED) as through:
+        yield through
+
+
+async def test_an_undeclared_pooler_is_detected(tolerant_server: PooledTestServer) -> None:
     """Without `pgbouncer=true`, and with a pooler that drops unknown parameters, no scope may be left in a session."""
-    undeclared = pooled_dsn.replace("pgbouncer=true&", "")
-    store = await Store.open(undeclared, size=1)
-    try:
-        assert store.is_pooled
-    finally:
-        await store.close()
+    async with tolerant_server.database() as made:
+        store = await Store.open(made.replace("pgbouncer=true&", ""), size=1)
+        try:
+            assert store.is_pooled
+        finally:
+            await store.close()
+
+
+async def test_an_undeclared_pooler_with_the_documented_settings_is_refused(
+    pooled_server: PooledTestServer, pooled_dsn: str
+) -> None:
+    if POOLER_VARIABLE in os.environ:
+        pytest.skip("the pooler of the core suite drops unknown parameters")
+    with pytest.raises(ConfigError, match="add pgbouncer=true to the DSN"):
+        await Store.open(pooled_dsn.replace("pgbouncer=true&", ""), size=1)
 
 
 async def test_what_needs_a_session_asks_for_one(pooled_server: PooledTestServer, pooled_dsn: str) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from configparser import ConfigParser
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -17,8 +21,19 @@ from bellringer.store.connection_pool import SETTINGS
 from bellringer.testing.postgres import TestServer, at_database
 
 POOLER_VARIABLE: Final = "BELLRINGER_TEST_POOLER"
-# Some tests pass a DSN or settings to the driver themselves, which sends them to the server.
+# Some tests of the core suite pass a DSN or settings to the driver themselves, which sends them to the server.
 TOLERATED: Final = {"ignore_startup_parameters": ",".join(("pgbouncer", *SETTINGS))}
+
+
+DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "database.md"
+
+
+def documented_settings() -> dict[str, str]:
+    """Returns the settings of PgBouncer that docs/database.md tells users to choose."""
+    [block] = re.findall(r"```ini\n(\s*\[databases\].*?)```", DOCUMENT.read_text(), re.DOTALL)
+    parser = ConfigParser(interpolation=None)
+    parser.read_string(textwrap.dedent(block))
+    return dict(parser["pgbouncer"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +52,19 @@ class PooledTestServer(TestServer):
 
 
 @contextmanager
-def pooled(server: TestServer, folder: Path, downloads: Path) -> Iterator[PooledTestServer]:
-    """Yields the same server behind a pooler. The roles get the settings that sessions cannot set there."""
+def pooled(
+    server: TestServer, folder: Path, downloads: Path, settings: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[PooledTestServer]:
+    """Yields the same server behind a pooler with further settings. The roles get the settings that sessions cannot set
+    there.
+    """
     role = server.owner or urlsplit(server.dsn).username or ""
     portal = BlockingPortal("bellringer pooler settings")
     try:
         portal.run(lambda: give_settings(server.dsn, role), instead="a plain fixture")
     finally:
         portal.close()
-    with PgBouncer(folder, server.dsn, users=(role,), downloads=downloads, settings=TOLERATED) as pooler:
+    with PgBouncer(folder, server.dsn, users=(role,), downloads=downloads, settings=settings) as pooler:
         yield PooledTestServer(server.dsn, server.template, server.copying, server.owner, pooler)
 
 
