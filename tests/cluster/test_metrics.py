@@ -36,6 +36,9 @@ COUNTED = {
     "bellringer_missed_total": {},
     "bellringer_fire_lateness_seconds_count": {},
     "bellringer_tick_seconds_count": {},
+    "bellringer_poll_seconds_count": {},
+    "bellringer_starts_total": {},
+    "bellringer_late_starts_total": {},
     "bellringer_lease_takeovers_total": {},
     "bellringer_reaped_total": {},
     "bellringer_claim_seconds_count": {},
@@ -95,6 +98,8 @@ async def test_every_figure_moves_when_what_it_names_happens(
     telemetry.configure("json", "debug")
     before = read()
     await lose_a_run(store, catalog)
+    await send(store, catalog, SendSpec(task="good"), tenant_id=1)
+    await store.pool.execute("update queue set available_at = now() - interval '20 s' where worker_id is null")  # late
     order = SendSpec(task="bad", retry=Retry(2, base="10ms"))
     await send(store, catalog, order, tenant_id=1)
     await create(store, catalog, [Definition(name="j", task="good", schedules=(every("1s"),))], tenant_id=1, who="me")
