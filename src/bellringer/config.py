@@ -164,6 +164,7 @@ _FIELDS: Final = tuple(field.name for field in msgspec.structs.fields(Config))
 _SECRETS: Final = frozenset(
     {"secret_keys", "payload_keys", "root_key", "jwt_secret", "key", "smtp_url", "heartbeat_url"}
 )
+_ADDRESSES: Final = frozenset({"dsn", "direct_dsn", "read_dsn"})  # with a password, as a rule
 # Comma-separated in environment variables and flags.
 _LISTS: Final = frozenset({"secret_keys", "secret_sources", "payload_keys", "egress_allow", "trusted_proxies"})
 # Matches passwords in URLs (user:password@host, ?password=…) and in key=value connection strings.
@@ -174,6 +175,11 @@ _DURATIONS: Final = frozenset(field.name for field in msgspec.structs.fields(Con
 def is_secret_setting(name: str) -> bool:
     """Returns whether the value of a setting is never shown."""
     return name in _SECRETS
+
+
+def settings_with_secrets() -> frozenset[str]:
+    """Returns the settings that belong in a secret store: those that are never shown, and addresses with passwords."""
+    return _SECRETS | _ADDRESSES
 
 
 def load_config(
@@ -259,6 +265,8 @@ def _read_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any, st
             if environ.get(variable.removesuffix(FILE_SUFFIX.upper())):
                 continue  # a worker sets BELLRINGER_DSN for its child processes, which inherit both
             name, value = name.removesuffix(FILE_SUFFIX), read_value_file(variable, value)
+            if not value:
+                continue  # as an empty variable
         if name not in _FIELDS:
             # Other programs may use the same prefix, so only names that look like typing errors are refused.
             cutoff = 0.9 if variable.startswith(SECRET_VARIABLE_PREFIX) else 0.75  # secrets have names of any kind

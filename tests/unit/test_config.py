@@ -49,6 +49,9 @@ def test_a_variable_can_name_the_file_of_a_value(tmp_path: Path, monkeypatch: py
     assert App().dsn == config.dsn
     both = load_config(environ={**files, "BELLRINGER_DSN": "postgresql://other/"}, folder=tmp_path)
     assert both.dsn == "postgresql://other/"  # as a worker sets it for its child processes
+    (tmp_path / "empty").write_text("\n")
+    unset = load_config(environ={"BELLRINGER_HEARTBEAT_URL_FILE": str(tmp_path / "empty")}, folder=tmp_path)
+    assert unset.heartbeat_url is None  # as an empty variable
     with pytest.raises(ConfigError, match=r"BELLRINGER_DSN_FILE: \S+/absent cannot be read: No such file"):
         load_config(environ={"BELLRINGER_DSN_FILE": str(tmp_path / "absent")}, folder=tmp_path)
 

@@ -42,15 +42,32 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end }}
 
+{{/*
+The addresses of the database, from the component's own secret or that of `database`. Call with
+(dict "root" $ "database" .Values.server.database). The direct one leads around PgBouncer.
+*/}}
 {{- define "bellringer.databaseEnv" -}}
+{{- $own := .database | default dict }}
+{{- $name := $own.secretName | default .root.Values.database.secretName }}
+{{- $direct := $own.directSecretKey | default .root.Values.database.directSecretKey -}}
 - name: BELLRINGER_DSN
   valueFrom:
-    secretKeyRef: {name: {{ .Values.database.secretName }}, key: {{ .Values.database.secretKey }}}
+    secretKeyRef: {name: {{ $name }}, key: {{ $own.secretKey | default .root.Values.database.secretKey }}}
+{{- if $direct }}
+- name: BELLRINGER_DIRECT_DSN
+  valueFrom:
+    secretKeyRef: {name: {{ $name }}, key: {{ $direct }}}
+{{- end }}
 {{- end }}
 
-{{/* The environment of long-running processes. The name of a process in lists is that of its pod. */}}
+{{/*
+The environment of a long-running process. The name of a process in lists is that of its pod. Call with
+(dict "root" $ "component" .Values.server).
+*/}}
 {{- define "bellringer.env" -}}
-{{ include "bellringer.databaseEnv" . }}
+{{- $component := .component }}
+{{- with .root -}}
+{{ include "bellringer.databaseEnv" (dict "root" . "database" $component.database) }}
 - name: BELLRINGER_NAME
   valueFrom:
     fieldRef: {fieldPath: metadata.name}
@@ -67,6 +84,36 @@ securityContext:
   valueFrom:
     secretKeyRef: {name: {{ .secretName }}, key: {{ .secretKey }}}
 {{- end }}
+{{- end }}
+{{- with .component.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "bellringer.envFrom" -}}
+{{- with .envFrom }}
+envFrom:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Call with a component, such as .Values.server. */}}
+{{- define "bellringer.volumeMounts" -}}
+volumeMounts:
+  - {name: tmp, mountPath: /tmp}
+  {{- with .extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+
+{{/* Call with (dict "component" .Values.server "tmp" "{sizeLimit: 64Mi}"). */}}
+{{- define "bellringer.volumes" -}}
+volumes:
+  - name: tmp
+    emptyDir: {{ .tmp }}
+  {{- with .component.extraVolumes }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end }}
 
 {{/* Two servers on one node are lost together, so pods prefer different nodes. */}}
