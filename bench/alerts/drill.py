@@ -21,6 +21,7 @@ FIRE_SECONDS: Final = 150.0
 CLEAR_SECONDS: Final = 240.0
 CALM_SECONDS: Final = 120.0
 POLL_SECONDS: Final = 0.5
+WATCHDOG: Final = "BellringerWatchdog"  # it always fires
 SCRAPED_METRICS: Final = 'count by (__name__) ({__name__=~"bellringer_.+"})'
 _CLOCK: Final = SystemClock()
 
@@ -58,7 +59,7 @@ class AlertLog:
     async def follow(self) -> None:
         while True:
             found = await asyncio.to_thread(self._fleet.prometheus.alerts)
-            self.firing = {one["labels"]["alertname"] for one in found if one["state"] == "firing"}
+            self.firing = {one["labels"]["alertname"] for one in found if one["state"] == "firing"} - {WATCHDOG}
             await asyncio.sleep(POLL_SECONDS)
 
     async def wait(self, alert: str, since: float, seconds: float, *, fires: bool) -> float | None:

@@ -20,6 +20,8 @@ NAP_SECONDS: Final = 45.0
 CLAIMED_RUNS: Final = 1_150
 BLOCK_SECONDS: Final = 25.0
 CLOCK_SHIFT: Final = timedelta(seconds=5)
+SERVER: Final = "server-1"
+NO_DATABASE: Final = "postgresql://127.0.0.1:1/none"
 LEASE_LOST_SECONDS: Final = 8.0  # longer than a lease, so that other nodes take over
 
 Step = Callable[["DrillContext"], Awaitable[None]]
@@ -232,6 +234,25 @@ async def restore_clock(drill: DrillContext) -> None:
 # Processes
 
 
+async def stop_server(drill: DrillContext) -> None:
+    drill.fleet.stop_process(SERVER)
+
+
+async def start_server(drill: DrillContext) -> None:
+    drill.fleet.start_process(SERVER)
+
+
+async def cut_server_off(drill: DrillContext) -> None:
+    """Restarts the server with the address of a database that does not respond: it serves metrics while it waits."""
+    drill.fleet.stop_process(SERVER)
+    drill.fleet.start_process(SERVER, dsn=NO_DATABASE)
+
+
+async def connect_server(drill: DrillContext) -> None:
+    drill.fleet.stop_process(SERVER)
+    drill.fleet.start_process(SERVER)
+
+
 async def stop_workers(drill: DrillContext) -> None:
     drill.fleet.signal("worker", signal.SIGSTOP)
 
@@ -355,8 +376,24 @@ GROUPS: Final[tuple[tuple[AlertFault, ...], ...]] = (
     ),
     (
         AlertFault(
+            name="only server killed",
+            alerts=("BellringerNoServer",),
+            inject=stop_server,
+            heal=start_server,
+        ),
+    ),
+    (
+        AlertFault(
+            name="only server restarted without a database",
+            alerts=("BellringerDatabaseDown",),
+            inject=cut_server_off,
+            heal=connect_server,
+        ),
+    ),
+    (
+        AlertFault(
             name="all workers stopped (SIGSTOP)",
-            alerts=("BellringerTargetDown", "BellringerDispatchSlow"),
+            alerts=("BellringerTargetDown", "BellringerDispatchSlow", "BellringerNoWorkers"),
             afterwards=("BellringerObjectiveBurnFast", "BellringerObjectiveBurnSlow"),
             inject=stop_workers,
             heal=continue_workers,

@@ -18,7 +18,7 @@ _PACKAGES = ("prometheus",)
 
 
 class Prometheus(Listener):
-    """A Prometheus that scrapes the given `host:port` addresses every second, with optional rule files.
+    """A Prometheus that scrapes the given `host:port` addresses every second, with rule files and Alertmanagers.
 
     Its program is kept in `downloads`, by default the server's folder.
     """
@@ -32,12 +32,14 @@ class Prometheus(Listener):
         targets: Sequence[str] = (),
         *,
         rules: Sequence[Path] = (),
+        alertmanagers: Sequence[str] = (),
         tied: bool = True,
         downloads: Path | None = None,
     ) -> None:
         super().__init__(folder, tied=tied)
         self._downloads = (downloads or self._folder).absolute()
         self._targets = tuple(targets)
+        self._alertmanagers = list(alertmanagers)
         self._rules = tuple(path.absolute() for path in rules)
 
     def query(self, expression: str) -> list[dict[str, Any]]:
@@ -76,6 +78,7 @@ class Prometheus(Listener):
                     "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
                     "rule_files": [str(path) for path in self._rules],
                     "scrape_configs": [scrape],
+                    "alerting": {"alertmanagers": [{"static_configs": [{"targets": self._alertmanagers}]}]},
                 }
             )
         )
@@ -84,6 +87,7 @@ class Prometheus(Listener):
             f"--config.file={configuration}",
             f"--storage.tsdb.path={self._data}",
             f"--web.listen-address={HOST}:{ports[0]}",
+            "--rules.alert.resend-delay=2s",  # alerts that fire before it knows its Alertmanagers are lost
             "--log.level=warn",
         ]
 

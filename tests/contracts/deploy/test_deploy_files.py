@@ -28,7 +28,9 @@ from tools.image_root.build import DOCKERFILE
 from tools.image_root.dockerfile import parse
 
 from bellringer.cli import cli
-from bellringer.config import VARIABLES_READ_ELSEWHERE, Config
+from bellringer.config import VARIABLES_READ_ELSEWHERE, Config, load_config, settings_with_secrets
+from bellringer.egress.mail import parse_mail_settings
+from bellringer.egress.secret_box import parse_secret_keys
 
 ROOT = Path(__file__).parents[3]
 DEPLOY = ROOT / "deploy"
@@ -99,10 +101,15 @@ def test_values_match_their_schema_and_mistakes_are_rejected() -> None:
     for wrong in (
         {"server": {"replicsa": 2}},
         {"workers": {"shop": {"pools": {"short": 200}}}},
-        {"settings": {"dsn": "postgresql://user:password@host/"}},
+        {"settings": {"cache": "redis://app:password@redis:6379/0"}},
+        *({"settings": {name: "x"}} for name in settings_with_secrets()),
         {"database": {"secretName": "", "secretKey": "dsn"}},
+        {"metrics": {"prometheusRule": {"runbookUrl": "docs/runbook.md"}}},
     ):
         assert list(validator.iter_errors(wrong)), wrong
+    refused = schema["properties"]["settings"]["propertyNames"]["not"]["enum"]
+    assert set(refused) == settings_with_secrets() | {"host", "port", "name"}
+    assert {"smtp_url", "payload_keys", "direct_dsn", "heartbeat_url"} <= set(refused)
 
 
 def test_pods_run_as_nobody_special_with_a_read_only_root() -> None:
@@ -124,11 +131,64 @@ def test_pods_run_as_nobody_special_with_a_read_only_root() -> None:
 
 
 def test_secrets_are_only_referred_to() -> None:
+    secret = {f"BELLRINGER_{name.upper()}" for name in settings_with_secrets()}
+    found = set()
     for container, _ in containers():
         for variable in container["env"]:
-            if variable["name"] in {"BELLRINGER_DSN", "BELLRINGER_ROOT_KEY", "BELLRINGER_SECRET_KEYS"}:
+            if variable["name"] in secret:
+                found.add(variable["name"])
                 assert set(variable["valueFrom"]) == {"secretKeyRef"}
+    assert len(found) >= 6
     assert not [found for name in EXAMPLES for found in resources(name) if found["kind"] == "Secret"]
+
+
+def test_each_component_has_a_database_role_of_its_own_and_a_way_around_the_pooler() -> None:
+    """The migration needs the owner's role, and behind PgBouncer the address of PostgreSQL itself."""
+    found = {}
+    for resource in resources("production"):
+        if resource["kind"] in {"Deployment", "Job"}:
+            [container] = resource["spec"]["template"]["spec"]["containers"]
+            references = {
+                variable["name"]: variable["valueFrom"]["secretKeyRef"]
+                for variable in container["env"]
+                if "secretKeyRef" in variable.get("valueFrom", {})
+            }
+            component = resource["metadata"]["labels"]["app.kubernetes.io/component"]
+            found[component.partition("-")[0]] = (references["BELLRINGER_DSN"], references["BELLRINGER_DIRECT_DSN"])
+    secrets = {"migrate": "owner", "server": "api", "scheduler": "scheduler", "worker": "worker"}
+    assert found == {
+        component: ({"name": f"bellringer-{role}", "key": "dsn"}, {"name": f"bellringer-{role}", "key": "direct-dsn"})
+        for component, role in secrets.items()
+    }
+    [plain] = [one for one in resources("default") if one["kind"] == "Job"]
+    [container] = plain["spec"]["template"]["spec"]["containers"]
+    assert [variable["name"] for variable in container["env"]] == ["BELLRINGER_DSN"]
+
+
+def test_components_get_their_own_variables_and_volumes() -> None:
+    for resource in resources("production"):
+        if resource["kind"] in {"Deployment", "Job"}:
+            pod = resource["spec"]["template"]["spec"]
+            [container] = pod["containers"]
+            assert {"name": "tls", "mountPath": "/tls", "readOnly": True} in container["volumeMounts"]
+            assert {"name": "tls", "secret": {"secretName": "postgres-ca"}} in pod["volumes"]
+            names = {variable["name"] for variable in container["env"]}
+            role = container["args"][0]
+            assert ("BELLRINGER_SMTP_URL" in names) == (role == "server")
+            assert ("BELLRINGER_HEARTBEAT_URL" in names) == (role == "scheduler")
+            with_more = role == "server" or "shop.jobs:app" in container["args"]
+            assert ("envFrom" in container) == with_more, resource["metadata"]["name"]
+
+
+def test_scraped_jobs_have_names_that_the_rules_know() -> None:
+    """The name of a release is the user's choice, and the default name of the job contains it."""
+    [monitor] = [found for found in resources("production") if found["kind"] == "ServiceMonitor"]
+    [relabeling] = monitor["spec"]["endpoints"][0]["relabelings"]
+    assert relabeling == {
+        "sourceLabels": ["__meta_kubernetes_pod_label_app_kubernetes_io_component"],
+        "targetLabel": "job",
+        "replacement": "bellringer-$1",
+    }
 
 
 def test_the_grace_period_of_pods_exceeds_that_of_workers() -> None:
@@ -170,7 +230,7 @@ def test_compose_files_match_the_specification(path: Path) -> None:
 
 def test_compose_services_are_complete() -> None:
     first, second = services(COMPOSE), services(SCALE)
-    assert set(first) == {"postgres", "migrate", "server", "worker", "prometheus", "grafana"}
+    assert set(first) == {"postgres", "migrate", "server", "worker", "prometheus", "alertmanager", "grafana"}
     assert set(second) - set(first) == {"kafka", "etcd", "redis"}
     assert [first[name]["deploy"]["replicas"] for name in ("server", "worker")] == [2, 2]
     for name, service in {**second, **first}.items():
@@ -190,9 +250,52 @@ def test_files_that_compose_mounts_exist() -> None:
         for volume in service.get("volumes", ()):
             source = volume.partition(":")[0]
             assert not source.startswith(".") or (COMPOSE.parent / source).exists(), volume
-    jobs = yaml.safe_load((DEPLOY / "compose" / "prometheus.yaml").read_text())["scrape_configs"]
-    example = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yaml").read_text())["scrape_configs"]
+    documents = [yaml.safe_load((DEPLOY / name / "prometheus.yaml").read_text()) for name in ("compose", "prometheus")]
+    jobs, example = (document["scrape_configs"] for document in documents)
     assert {job["job_name"] for job in jobs} <= {job["job_name"] for job in example}
+    for document in documents:
+        [[target]] = [found["targets"] for found in document["alerting"]["alertmanagers"][0]["static_configs"]]
+        assert target == "alertmanager:9093"
+
+
+def test_alerts_of_compose_link_to_the_given_runbook(tmp_path: Path) -> None:
+    service = services(COMPOSE)["prometheus"]
+    [script] = service["command"]
+    assert service["entrypoint"] == ["sh", "-ec"]
+    assert yaml.safe_load((DEPLOY / "compose" / "prometheus.yaml").read_text())["rule_files"] == ["/tmp/alerts.yaml"]
+    assert "../prometheus/alerts.yaml:/etc/prometheus/alerts.yaml:ro" in service["volumes"]
+    (tmp_path / "prometheus").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "prometheus").chmod(0o755)
+    for written, here in (("$$", "$"), ("/etc/prometheus", str(DEPLOY / "prometheus")), ("/tmp/", f"{tmp_path}/")):
+        script = script.replace(written, here)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "RUNBOOK_URL": "https://docs.example.com/runbook/"}
+    done = subprocess.run(["sh", "-ec", script], env=environment, capture_output=True, text=True, check=True)
+    assert "--storage.tsdb.retention.time=15d" in done.stdout
+    groups = yaml.safe_load((tmp_path / "alerts.yaml").read_text())["groups"]
+    links = {rule["annotations"]["runbook_url"] for group in groups for rule in group["rules"] if "alert" in rule}
+    assert "https://docs.example.com/runbook/#bellringernotick" in links
+    assert all(link.startswith("https://docs.example.com/runbook/#bellringer") for link in links)
+
+
+def test_processes_of_compose_can_store_secrets(tmp_path: Path) -> None:
+    """A channel needs `secret_keys`, and its messages `public_url`; e-mail and heartbeat are off until filled in."""
+    shutil.copy(DEPLOY / "compose" / "create-secrets", tmp_path)
+    subprocess.run(["sh", str(tmp_path / "create-secrets")], check=True)
+    for name, service in services(COMPOSE).items():
+        if name not in {"server", "worker"}:
+            continue
+        environ = {key: re.sub(r"\$\{\w+:-(.*)\}", r"\1", value) for key, value in service["environment"].items()}
+        for variable, value in environ.items():
+            if variable.endswith("_FILE"):
+                assert value.removeprefix("/run/secrets/") in service["secrets"], (name, variable)
+        environ = {key: value.replace("/run/secrets", str(tmp_path / "secrets")) for key, value in environ.items()}
+        config = load_config(environ=environ, folder=tmp_path)
+        assert parse_secret_keys(config.secret_keys) is not None
+        assert (config.smtp_url, config.heartbeat_url) == (None, None)
+        if name == "server":
+            assert config.public_url == "http://127.0.0.1:8700"
+            mail = parse_mail_settings("smtp://mail:25", config.smtp_from)
+            assert mail is not None
 
 
 def test_secrets_of_compose_are_created_once(tmp_path: Path) -> None:
@@ -234,6 +337,24 @@ def test_units_are_hardened_and_watched() -> None:
         assert {"LoadCredential=dsn:/etc/bellringer/dsn", "Environment=BELLRINGER_DSN_FILE=%d/dsn"} <= lines
         if "migrate" not in unit.name:
             assert {"Type=notify", "WatchdogSec=30s", "Restart=on-failure"} <= lines
+
+
+def test_every_unit_that_the_documents_name_exists() -> None:
+    """`bellringer-worker` alone is no unit: workers are instances of a template."""
+    units = {unit.name.removesuffix(".service") for unit in UNITS}
+    called = re.compile(
+        r"systemctl (?:--\S+ |restart |start |stop |enable |edit |status )+(['\"]?bellringer-[\w@*.-]+)"
+    )
+    named: dict[str, str] = {}
+    for page in (ROOT / "docs").rglob("*.md"):
+        for name in called.findall(" ".join(page.read_text().split())):
+            named[name] = page.name
+    assert len(named) >= 4
+    for name, where in named.items():
+        template, at, instance = name.strip("'\"").partition("@")
+        assert template + at in units, f"{where}: there is no unit {name}"
+        assert not at or instance, f"{where}: {name} needs an instance"
+        assert "*" not in instance or name.startswith("'"), f"{where}: the shell would expand {name}"
 
 
 # Agreement with the product
