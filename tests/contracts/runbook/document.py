@@ -54,7 +54,8 @@ def _parse(block: str) -> list[Step]:
 def first_difference(sample: tuple[str, ...], output: str) -> str | None:
     """Returns the first line of the sample that the output does not have, in this order; None if it has all of them.
 
-    Numbers, times and ids are not compared: every word with a digit counts as the same. `…` stands for any text.
+    Numbers, times and ids are not compared, except for their sign: every word with a digit counts as the same. `…`
+    stands for any text.
     """
     lines = [_shape(line) for line in output.splitlines()]
     position = 0
@@ -73,6 +74,7 @@ def first_difference(sample: tuple[str, ...], output: str) -> str | None:
 def _shape(line: str) -> str:
     """The line with one sign for each group of numbers, times and ids, and single spaces."""
     line = re.sub(r"-{2,}[-+]*", "--", line)
+    line = re.sub(r"(?<=\s)-(?=\d)", "negative ", line)
     line = re.sub(r"\bnow\b|\brun_\S*|\S*\d\S*(?:\s+(?:ms|s|min|kB|MB|GB)\b)?(?:\s+ago\b)?", "#", line)
     line = re.sub(r"s\b", "", line)  # the plural depends on a number
     return re.sub(r"#( #)+", "#", " ".join(line.split()))

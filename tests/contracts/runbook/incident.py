@@ -19,6 +19,7 @@ from typing import Any
 import uvicorn
 from click.testing import CliRunner
 from tests.contracts.runbook.document import Step
+from tests.support.failover_pair import Pair
 
 from bellringer.api.app import create_app
 from bellringer.backends.embedded_postgres.programs import find_binaries
@@ -67,13 +68,15 @@ TASKS = {"shop.charge": charge, "shop.report": report, "shop.export": export}
 
 @dataclass
 class Incident:
-    """One installation. `names` replaces examples of the runbook by what exists here."""
+    """One installation. `names` replaces examples of the runbook by what exists here. Commands use `dsn`."""
 
     store: Store
     catalog: Catalog
-    url: str
+    server: ApiServer
+    dsn: str
     folder: Path
     stack: AsyncExitStack
+    pair: Pair | None = None  # the primary and its standby, in the state of a failover
     names: dict[str, str] = field(default_factory=dict)
     actions: dict[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
 
@@ -140,8 +143,8 @@ class Incident:
         for example, real in self.names.items():
             command = command.replace(example, real)
         environ = {
-            "BELLRINGER_DSN": self.store.dsn,
-            "BELLRINGER_URL": self.url,
+            "BELLRINGER_DSN": self.dsn,
+            "BELLRINGER_URL": self.server.url,
             "TZ": "UTC",
             "NO_COLOR": "1",
             "COLUMNS": "120",
@@ -161,7 +164,7 @@ class Incident:
 
     async def _shell(self, command: str, environ: Mapping[str, str]) -> tuple[int, str]:
         path = f"{Path(sys.executable).parent}:{find_binaries()}:{os.environ['PATH']}"
-        address = self.url.removeprefix("http://")
+        address = self.server.url.removeprefix("http://")
         called = await asyncio.create_subprocess_exec(
             "bash",
             "-c",
@@ -176,26 +179,52 @@ class Incident:
         return called.returncode or 0, output.decode()
 
 
+class ApiServer:
+    """An API server, which can be stopped and started again on its port."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._port = 0
+        self._running: AsyncExitStack | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    async def start(self) -> None:
+        async with AsyncExitStack() as opening:
+            store = await Store.open(self._dsn)
+            opening.push_async_callback(store.close)
+            tenants = await open_tenants(self._dsn)
+            opening.push_async_callback(tenants.close)
+            described = describe_settings(load_config(environ={}), environ={})
+            settings = [Setting(**setting._asdict()) for setting in described]
+            app = create_app(store, Catalog(store), tenants, version="0.2.0", clock=CLOCK, settings=settings)
+            listener = opening.enter_context(socket.create_server(("127.0.0.1", self._port)))
+            self._port = listener.getsockname()[1]
+            server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+
+            async def end() -> None:
+                server.should_exit = True
+                await serving
+
+            opening.push_async_callback(end)
+            self._running = opening.pop_all()
+
+    async def stop(self) -> None:
+        if self._running is not None:
+            await self._running.aclose()
+        self._running = None
+
+
 @asynccontextmanager
 async def installation(dsn: str, folder: Path) -> AsyncIterator[Incident]:
     """Yields an installation with an API server, and no scheduler or worker."""
     async with AsyncExitStack() as stack:
         store = await Store.open(dsn)
         stack.push_async_callback(store.close)
-        tenants = await open_tenants(dsn)
-        stack.push_async_callback(tenants.close)
-        catalog = Catalog(store)
-        described = describe_settings(load_config(environ={}), environ={})
-        settings = [Setting(**setting._asdict()) for setting in described]
-        app = create_app(store, catalog, tenants, version="0.2.0", clock=CLOCK, settings=settings)
-        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-
-        async def end() -> None:
-            server.should_exit = True
-            await serving
-
-        stack.push_async_callback(end)
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        yield Incident(store, catalog, url, folder, stack)
+        server = ApiServer(dsn)
+        stack.push_async_callback(server.stop)
+        await server.start()
+        yield Incident(store, Catalog(store), server, dsn, folder, stack)

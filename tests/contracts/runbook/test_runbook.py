@@ -5,10 +5,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shlex
-from collections.abc import Iterator
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import click
@@ -16,11 +20,22 @@ import pytest
 import yaml
 from tests.contracts.runbook.document import RUNBOOK, fill_samples, first_difference, read_sections
 from tests.contracts.runbook.incident import installation
-from tests.contracts.runbook.incidents import STATES
+from tests.contracts.runbook.incidents import FAILOVER, SERVER_SETTINGS, STATES
+from tests.support.failover_pair import Pair, start_pair
 
 from bellringer import telemetry
+from bellringer.backends.embedded_postgres.server import EmbeddedPostgres
 from bellringer.cli import cli
-from bellringer.testing.postgres import TestServer
+from bellringer.errors import ConfigError
+from bellringer.store.connection_pool import connect
+from bellringer.store.migrate import migrate
+from bellringer.testing.postgres import (
+    FAST_SETTINGS,
+    FILE_COPY_STRATEGY,
+    TestServer,
+    find_memory_folder,
+    prepare_server,
+)
 
 ROOT = Path(__file__).parents[3]
 SECTIONS = read_sections()
@@ -86,10 +101,60 @@ def _parse(command: click.Command, words: list[str], whole: str) -> None:
     assert unknown == [], f"`{whole}`"
 
 
+@pytest.fixture
+def failover_pair(title: str) -> Iterator[Pair | None]:
+    """The servers of the state of a failover."""
+    if title != FAILOVER:
+        yield None
+        return
+    try:
+        with start_pair() as pair:
+            asyncio.run(migrate_pair(pair))
+            yield pair
+    except ConfigError as error:
+        give_up = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
+        give_up(f"THERE IS NO STOCK POSTGRESQL FOR THIS TEST: {error}")
+
+
+async def migrate_pair(pair: Pair) -> None:
+    connection = await connect(pair.dsn)
+    await migrate(connection)
+    await connection.close()
+
+
+@pytest.fixture
+def server(title: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TestServer]:
+    """The shared server, or one with the settings that the state of a section needs."""
+    if title not in SERVER_SETTINGS:
+        yield request.getfixturevalue("bellringer_server")
+        return
+    folder = Path(tempfile.mkdtemp(prefix="bellringer-runbook-", dir=find_memory_folder()))
+    try:
+        with (
+            EmbeddedPostgres(folder, settings={**FAST_SETTINGS, **SERVER_SETTINGS[title]}) as running,
+            prepare_server(running.dsn, FILE_COPY_STRATEGY) as prepared,
+        ):
+            yield prepared
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@asynccontextmanager
+async def database_of(server: TestServer, pair: Pair | None) -> AsyncIterator[str]:
+    if pair is not None:
+        yield pair.dsn
+        return
+    async with server.database() as dsn:
+        yield dsn
+
+
 @pytest.mark.parametrize("title", STATES)
-async def test_the_commands_of_the_section_run(title: str, bellringer_server: TestServer, tmp_path: Path) -> None:
+async def test_the_commands_of_the_section_run(
+    title: str, server: TestServer, failover_pair: Pair | None, tmp_path: Path
+) -> None:
     outputs, differences = [], []
-    async with bellringer_server.database() as dsn, installation(dsn, tmp_path) as incident:
+    async with database_of(server, failover_pair) as dsn, installation(dsn, tmp_path) as incident:
+        incident.pair = failover_pair
         await STATES[title](incident)
         for step in SECTIONS[title].steps:
             output = await incident.execute(step)
@@ -107,3 +172,13 @@ def test_samples_are_compared_by_their_shape() -> None:
     assert first_difference(sample, "STATE NODE SEEN\nlive node-7 14m 3s ago\nx\nclaims 7 silent\n") is None
     assert first_difference(sample, "STATE NODE SEEN\ngone node-7 14m 3s ago\nclaims\n") == sample[1]
     assert first_difference(("b", "a"), "a\nb\n") == "a"
+
+
+def test_the_sign_of_a_number_is_compared() -> None:
+    assert first_difference(("live  3 s ago",), "live -599684 ms ago") == "live  3 s ago"
+    assert first_difference(("live  3 s ago",), "live 281 ms ago") is None
+
+
+def test_no_sample_shows_a_negative_duration() -> None:
+    samples = [line for section in SECTIONS.values() for step in section.steps for line in step.sample]
+    assert [line for line in samples if re.search(r"(?<=\s)-\d+(?:\.\d+)? (?:ms|s)\b", line)] == []
