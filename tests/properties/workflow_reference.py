@@ -255,7 +255,8 @@ def _attempts(script: Script, path: Path, most: int, delivery: str, *, opens: bo
         ends.append(script.ending(path, len(ends) + 1, opens=opens))
         if opens and ends[-1] == LOST:
             continue  # nothing was done: it is opened again, however often
-        over = len(ends) >= most or ends.count(LOST) >= 3 or ends[-1] in (OK, FINAL, DISCARDED)
+        counted = len(ends) - ends.count(LOST)  # a lost attempt uses up no retry
+        over = counted >= most or ends.count(LOST) >= 3 or ends[-1] in (OK, FINAL, DISCARDED)
         if over or (ends[-1] == LOST and delivery == "at_most_once"):
             return ends
 
