@@ -43,8 +43,8 @@ select fired, moved, first_due_at, refused, missed from bellringer.fire_timers(
   p_holder => $1, p_shards => $2, p_tokens => $3, p_lead => $4, p_limit => $5, p_careful => $6)
 
 -- name: overdue
--- Jobs whose schedule should have fired already, and timers; $2 bounds each count, because it is for a gauge. Of a cohort
--- that fires in parts, the members that have fired do not count. The inner limits keep the joins nested loops.
+-- Jobs whose schedule should have fired already, and timers; $2 bounds each count, because it is for a gauge. Of a
+-- cohort that fires in parts, the members that have fired do not count. The inner limits keep the joins nested loops.
 select (select count(*) from (
           select 1 from leases lease
           cross join lateral (

@@ -47,8 +47,8 @@ group by 1
 
 -- name: missed
 -- Occurrences of a job in [$3, $4) that got a run, and those that were missed: they got no run, or their run had not
--- started by its deadline. Both are counted up to $5 rows. A run that a freeze or a user skipped is not an expected one,
--- and gaps of a pause are not missed.
+-- started by its deadline. Both are counted up to $5 rows. A run that a freeze or a user skipped is not an expected
+-- one, and gaps of a pause are not missed.
 with created as (
   select exists (
            select from attempts attempt

@@ -1,4 +1,5 @@
--- The state of the database server, for metrics and the console. None of these statements needs more than the role of a process has.
+-- The state of the database server, for metrics and the console. None of these statements needs more than the role of a
+-- process has.
 
 -- name: connections
 -- Clients of the server, and how many it allows without the reserved connections.

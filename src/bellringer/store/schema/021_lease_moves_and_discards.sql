@@ -40,7 +40,8 @@ create table discarded_dead_letters (
   operation_id  bigint,                         -- the operation that discarded it; null: none
   primary key (job_id, scheduled_for, slot)
 );
-create index discarded_dead_letters_newest on discarded_dead_letters (tenant_id, discarded_at, job_id, scheduled_for, slot);
+create index discarded_dead_letters_newest
+  on discarded_dead_letters (tenant_id, discarded_at, job_id, scheduled_for, slot);
 create index discarded_dead_letters_day on discarded_dead_letters (scheduled_for);
 create index discarded_dead_letters_of_operation on discarded_dead_letters (tenant_id, operation_id)
   where operation_id is not null;

@@ -106,10 +106,10 @@ begin
         and attempt.scheduled_for < span.start + interval '1 day' limit p_most) attempt) deaths;
 end $$;
 
--- Statistics of a job's attempts in each span [p_starts[n], p_ends[n]), from the newest p_most attempts of the span: how
--- many there are, retries, failures, and percentiles in seconds of the duration (50, 95, 99) and of the lateness (50,
--- 99). Only first attempts of occurrences (slot 0) have a lateness: a backfill or replay is about the past. The tenant is
--- checked once, at the job, so that only one index of attempts is read.
+-- Statistics of a job's attempts in each span [p_starts[n], p_ends[n]), from the newest p_most attempts of the span:
+-- how many there are, retries, failures, and percentiles in seconds of the duration (50, 95, 99) and of the lateness
+-- (50, 99). Only first attempts of occurrences (slot 0) have a lateness: a backfill or replay is about the past. The
+-- tenant is checked once, at the job, so that only one index of attempts is read.
 create or replace function attempt_statistics(
   p_tenant integer, p_job uuid, p_starts timestamptz[], p_ends timestamptz[], p_most integer)
 returns table (at timestamptz, attempts bigint, retries bigint, failed bigint, durations float8[], lateness float8[])

@@ -30,11 +30,11 @@ begin
   order by run.available_at limit 1;
 end $$;
 
--- Writes an `unstarted` event for each tenant with a run that has been ready since before p_before in a pool that has no
--- live worker (reason no_worker), or only workers without a free slot (busy); and a `recovered` event once none of its
--- runs there has waited since before p_recovered. Between the two nothing is written for that tenant and pool. Tenants
--- are found by a skip scan, at most p_most of a pool, so the cost does not depend on the number of waiting runs. Paused
--- pools and suspended tenants are left out.
+-- Writes an `unstarted` event for each tenant with a run that has been ready since before p_before in a pool that has
+-- no live worker (reason no_worker), or only workers without a free slot (busy); and a `recovered` event once none of
+-- its runs there has waited since before p_recovered. Between the two nothing is written for that tenant and pool.
+-- Tenants are found by a skip scan, at most p_most of a pool, so the cost does not depend on the number of waiting
+-- runs. Paused pools and suspended tenants are left out.
 create or replace function report_unstarted(
   p_now timestamptz, p_before timestamptz, p_recovered timestamptz, p_most integer,
   out reported integer, out recovered integer)

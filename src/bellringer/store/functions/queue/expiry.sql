@@ -18,8 +18,8 @@ $$;
 
 -- Reports runs that ended as skipped because they had not started by their deadline: an `expired` event, at most one an
 -- hour for a job, or for the sends of a tenant with the same task; and the usage of the minute in which they were due.
--- Of an occurrence it counts as missed, of another run as a late start. Catch-ups and backfills have no start objective.
--- Locks rows of usage in key order; called last, because workers lock these rows too.
+-- Of an occurrence it counts as missed, of another run as a late start. Catch-ups and backfills have no start
+-- objective. Locks rows of usage in key order; called last, because workers lock these rows too.
 create or replace function report_expired(p_jobs uuid[], p_times timestamptz[], p_slots bigint[]) returns void
 language plpgsql set search_path = bellringer, pg_temp PLAN_BY_KEY as $$
 begin

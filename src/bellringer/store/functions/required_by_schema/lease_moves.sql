@@ -1,6 +1,6 @@
 -- Records when a lease was granted, and a row of lease_moves for each change of its holder. The log must neither fail
--- nor delay a grant or a release: if the table is locked, or the insert fails, the move is not logged. Only the owner of
--- lease_moves locks it for longer than a statement, in a migration.
+-- nor delay a grant or a release: if the table is locked, or the insert fails, the move is not logged. Only the owner
+-- of lease_moves locks it for longer than a statement, in a migration.
 create or replace function record_lease_move() returns trigger
 language plpgsql security definer set search_path = bellringer, pg_temp as $$
 begin

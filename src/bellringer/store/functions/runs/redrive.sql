@@ -61,8 +61,8 @@ begin
   return n + opened;
 end $$;
 
--- Takes runs out of the dead letters; they stay dead. For a day, `restore_discarded` can put them back. p_operation: the
--- operation that discards them. Returns the number of dead letters.
+-- Takes runs out of the dead letters; they stay dead. For a day, `restore_discarded` can put them back. p_operation:
+-- the operation that discards them. Returns the number of dead letters.
 create or replace function discard(
   p_tenant integer, e_job uuid[], e_at timestamptz[], e_slot bigint[], p_operation bigint default null) returns integer
 language plpgsql security definer set search_path = bellringer, pg_temp as $$
@@ -76,8 +76,9 @@ begin
       and dead_letter.tenant_id = p_tenant
     returning dead_letter.*),
   kept as (
-    insert into discarded_dead_letters (job_id, scheduled_for, slot, tenant_id, task_id, attempt, died_at, reason, error,
-                                        fingerprint, resume_from, discarded_at, discarded_by, operation_id)
+    insert into discarded_dead_letters (
+      job_id, scheduled_for, slot, tenant_id, task_id, attempt, died_at, reason, error, fingerprint, resume_from,
+      discarded_at, discarded_by, operation_id)
     select discarded.job_id, discarded.scheduled_for, discarded.slot, discarded.tenant_id, discarded.task_id,
            discarded.attempt, discarded.died_at, discarded.reason, discarded.error, discarded.fingerprint,
            discarded.resume_from, bellringer.now(), actor.who, p_operation
