@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import click
+
+from bellringer.errors import BellringerError, NotFound
 
 if TYPE_CHECKING:
     from bellringer.client import Client
@@ -17,6 +21,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 DEFAULT_URL: Final = "http://127.0.0.1:8700"
+MAX_SUGGESTIONS: Final = 3
+_NO_JOB: Final = re.compile(r"there is no job '([^']+)'")
 
 
 def find_url(flag: str | None, folder: Path | None = None) -> str:
@@ -39,6 +45,19 @@ def find_key(flag: str | None, folder: Path | None = None) -> str | None:
     return load_config({"key": flag}, environ=os.environ, folder=folder).key
 
 
+def _suggest(client: Client, message: str) -> str:
+    """A hint for a job that does not exist: a job with a similar name, or a task that can be sent."""
+    if (found := _NO_JOB.match(message)) is None:
+        return ""
+    name = found[1]
+    with suppress(BellringerError):
+        if jobs := [job.name for job in client.jobs(q=name, limit=MAX_SUGGESTIONS).items]:
+            return f"did you mean {' or '.join(jobs)}?"
+        if any(task.name == name for task in client.tasks(limit=200).items):
+            return f"{name} is a task without a job: `bellringer runs send {name}` runs it"
+    return ""
+
+
 def with_client(function: Callable[Concatenate[Client, P], R]) -> Callable[P, R]:
     """Add --url, --key and --tenant to a command, and pass it a connected client as first argument."""
 
@@ -52,6 +71,10 @@ def with_client(function: Callable[Concatenate[Client, P], R]) -> Callable[P, R]
         from bellringer.client import Client
 
         with Client(find_url(url), token=find_key(key), tenant=tenant) as client:
-            return function(client, *args, **kwargs)
+            try:
+                return function(client, *args, **kwargs)
+            except NotFound as error:
+                error.hint = error.hint or _suggest(client, error.message)
+                raise
 
     return command  # type: ignore[return-value] # click passes the other arguments

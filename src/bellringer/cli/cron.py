@@ -64,12 +64,14 @@ def cron() -> None:
 )
 @click.option("--times", type=click.IntRange(1), help="End after this many occurrences, counted from --from.")
 @click.option(
-    "--gap", type=click.Choice(["next", "skip"]), help="Local times skipped by a DST change.  [default: next]"
+    "--gap",
+    type=click.Choice(["next", "skip"]),
+    help="Local times skipped by a DST change.  [default: next; skip after a leading *]",
 )
 @click.option(
     "--fold",
     type=click.Choice(["first", "second", "both"]),
-    help="Local times repeated by a DST change.  [default: first]",
+    help="Local times repeated by a DST change.  [default: first; both after a leading *]",
 )
 @click.option("--seed", metavar="TEXT", help="Seed for the values of H; for a job, its name.")
 @click.option(

@@ -93,9 +93,15 @@ _SCHEDULE = (
         help="Days that must match day of month and day of week: either or both.  [default: as crontab]",
     ),
     click.option("--times", type=click.IntRange(1), help="End --cron or --every after this many occurrences."),
-    click.option("--gap", metavar="WORD", help="Local times skipped by a DST change: next or skip.  [default: next]"),
     click.option(
-        "--fold", metavar="WORD", help="Local times repeated by a DST change: first, second or both.  [default: first]"
+        "--gap",
+        metavar="WORD",
+        help="Local times skipped by a DST change: next or skip.  [default: next; skip after a leading *]",
+    ),
+    click.option(
+        "--fold",
+        metavar="WORD",
+        help="Local times repeated by a DST change: first, second or both.  [default: first; both after a leading *]",
     ),
     click.option("--calendar", metavar="NAME", help="Calendar of days off."),
     click.option("--shift", metavar="WORD", help="Occurrences on a day off: skip, next or previous.  [default: skip]"),

@@ -123,8 +123,11 @@ async def test_a_job_is_shown_with_its_bounds(ask: Ask) -> None:
 async def test_an_error_names_the_job_the_tenant_and_the_server(ask: Ask, url: str) -> None:
     _, beside = await ask("jobs", "get", "nightly", code=4)
     assert beside.startswith(f"error: there is no job 'nightly' on {url}\n")
+    await made(ask)
+    _, beside = await ask("jobs", "get", "night", code=4)
+    assert "hint: did you mean nightly?" in beside
     await ask("tenants", "create", "acme")
     _, beside = await ask("jobs", "pause", "a/b c", "--tenant", "acme", code=4)
     assert beside.startswith(f"error: there is no job 'a/b c' of tenant 'acme' on {url}\n")
-    _, beside = await ask("jobs", "rollback", "nightly", "7", code=4)
-    assert beside.startswith(f"error: there is no job 'nightly' on {url}\n")
+    _, beside = await ask("jobs", "rollback", "weekly", "7", code=4)
+    assert beside.startswith(f"error: there is no job 'weekly' on {url}\n")
