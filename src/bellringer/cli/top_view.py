@@ -12,7 +12,7 @@ from bellringer.cli.output import format_seconds, sanitize
 
 if TYPE_CHECKING:
     from bellringer.wire.cluster import Cluster, SchedulerNode
-    from bellringer.wire.overview import Overview, TaskTime
+    from bellringer.wire.overview import Overview, TaskTime, Timing
     from bellringer.wire.workers import Pool, TaskItem, WorkerInfo
 
 VIEWS: Final = ("pools", "tasks", "workers", "nodes")
@@ -21,6 +21,7 @@ KEYS: Final = "q quit  p pause  tab view  s sort  r reverse"
 FULL_SATURATION: Final = 0.9
 SILENT_SECONDS: Final = 10.0
 OLD_WAIT_SECONDS: Final = 60.0
+MAX_SHOWN_PROBLEMS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,21 +141,30 @@ def _header(sample: TopSample, before: TopSample | None, state: TopState) -> lis
         f"  workers {overview.workers.live}  slots {busy}/{slots}{silent}"
     )
     lines = [(first, "bold"), (second, "bad" if cluster.lag.shards or silent else ""), (_rates(sample, before), "")]
+    if overview.timing.missed_rate is not None or overview.timing.lateness_p99_ms is not None:
+        lines.append((_last_hour(overview.timing), ""))
+    for problem in overview.verdict.problems[:MAX_SHOWN_PROBLEMS] if len(overview.verdict.problems) > 1 else ():
+        fix = f"  fix: {problem.fix}" if problem.fix else ""
+        lines.append((f"! {sanitize(problem.text + fix)}", "bad" if problem.tone == "bad" else "warn"))
     if state.error:
         lines.append((f"! {sanitize(state.error)}", "bad"))
     return lines
 
 
+def _last_hour(timing: Timing) -> str:
+    missed = "" if timing.missed_rate is None else f"missed {timing.missed_rate:.4%}"
+    p99 = "" if timing.lateness_p99_ms is None else f"p99 {format_seconds(timing.lateness_p99_ms / 1000)} late"
+    return f"1 h: {', '.join(part for part in (missed, p99) if part)}"
+
+
 def _rates(sample: TopSample, before: TopSample | None) -> str:
-    timing, points = sample.overview.timing, sample.overview.series.points
+    points = sample.overview.series.points
     last = points[-2] if len(points) > 1 else None  # the last whole minute
     fired = ""
     if before is not None and sample.at > before.at:
         fired = f"fired {max(sample.fired - before.fired, 0) / (sample.at - before.at):,.1f}/s  "
-    minute = "" if last is None else f"1 min: {last.started:,} started, {last.late:,} late, {last.failed:,} dead  "
-    missed = "" if timing.missed_rate is None else f"missed {timing.missed_rate:.4%}  "
-    p99 = "" if timing.lateness_p99_ms is None else f"p99 {format_seconds(timing.lateness_p99_ms / 1000)} late"
-    return f"{fired}{minute}{missed}{p99}".strip() or "no runs in the last hour"
+    minute = "" if last is None else f"1 min: {last.started:,} started, {last.late:,} late, {last.failed:,} dead"
+    return f"{fired}{minute}".strip() or "no runs in the last hour"
 
 
 def _tabs(state: TopState, width: int, *, color: bool) -> str:
