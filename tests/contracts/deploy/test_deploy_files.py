@@ -266,7 +266,7 @@ def test_alerts_of_compose_link_to_the_given_runbook(tmp_path: Path) -> None:
     assert "../prometheus/alerts.yaml:/etc/prometheus/alerts.yaml:ro" in service["volumes"]
     (tmp_path / "prometheus").write_text('#!/bin/sh\necho "$@"\n')
     (tmp_path / "prometheus").chmod(0o755)
-    for written, here in (("$$", "$"), ("/etc/prometheus", str(DEPLOY / "prometheus")), ("/tmp/", f"{tmp_path}/")):
+    for written, here in (("$$", "$"), ("/tmp/", f"{tmp_path}/"), ("/etc/prometheus", str(DEPLOY / "prometheus"))):
         script = script.replace(written, here)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "RUNBOOK_URL": "https://docs.example.com/runbook/"}
     done = subprocess.run(["sh", "-ec", script], env=environment, capture_output=True, text=True, check=True)

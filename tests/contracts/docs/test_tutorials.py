@@ -42,7 +42,7 @@ VARYING = [
     (re.compile(r"\brun_\w+"), "RUN"),
     (re.compile(r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?)?(?:Z|[+-]\d\d:\d\d)?"), "TIME"),
     (re.compile(r"\b\d\d:\d\d(?::\d\d(?:\.\d+)?)?"), "TIME"),
-    (re.compile(rf"\b{AMOUNT}(?:\s?{AMOUNT})*(?!\w)|\bnow\b"), "DURATION"),
+    (re.compile(rf"\b{AMOUNT}(?:\s?{AMOUNT})*(?!\w)(?: ago)?|\bnow\b"), "DURATION"),
     (re.compile(r"\d[\d,]*(?:\.\d+)?"), "NUMBER"),
 ]
 

@@ -189,6 +189,7 @@ async def ran_twice(incident: Incident) -> None:
     """The first worker of a run was lost, and another one has executed the run again."""
     await incident.start_scheduler()
     worker_id = await _claim_by_absent_worker(incident, "worker-9")
+    await incident.sql("update queue set started_at = claimed_at where worker_id = $1", worker_id)
     await incident.sql("update workers set seen_at = '-infinity' where worker_id = $1", worker_id)
     await reap(incident.store, incident.catalog)
     await incident.start_worker()

@@ -336,7 +336,7 @@ async def test_the_command_line_prints_events_in_words(api: httpx2.AsyncClient, 
     await _happen(store, await _create(api), *EventKind)
     lines = (await _call("events", "list", "--url", url)).splitlines()
     head, *described = lines
-    assert head.split() == ["KIND", "JOB", "TOLD", "DUE", "WHAT", "RUN"]
+    assert head.split() == ["KIND", "JOB", "WHEN", "DUE", "WHAT", "RUN"]
     by_kind = {line.split()[0]: line for line in described}
     assert by_kind.keys() == WORDS.keys() == set(EventKind)
     for kind, words in WORDS.items():

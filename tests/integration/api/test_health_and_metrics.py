@@ -86,7 +86,7 @@ async def test_a_mistake_of_ours_shows_nothing_but_its_id(
         "status": 500,
         "detail": "an internal error occurred",
         "code": "internal",
-        "hint": "",
+        "hint": "the server's log has the cause under this request_id",
         "request_id": "r-1",
         "errors": [],
     }

@@ -20,7 +20,8 @@ async def test_a_run_is_made_in_any_state(store: Store, catalog: Catalog, state:
     run = await make_run(store, catalog, state=state)
 
     assert run.state is state
-    assert (run.worker_id is not None) == (state is State.RUNNING)
+    is_tried = state not in (State.QUEUED, State.BLOCKED, State.CANCELLED)
+    assert (run.worker_id is not None) == is_tried, "the worker of the last attempt"
     assert (run.finished_at is not None) == (state in (State.SUCCEEDED, State.DEAD, State.CANCELLED))
     tried = await runs.attempts(store, run.key, 1)
     assert len(tried) == (state not in (State.QUEUED, State.BLOCKED, State.RUNNING))

@@ -521,14 +521,17 @@ async def test_programs_of_concurrent_attempts_write_only_to_their_own(lane: str
 async def test_a_program_that_outlives_its_attempt_passes_through(
     harness: ExecutorHarness, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    programs: list[subprocess.Popen[bytes]] = []
+
     def handler() -> None:
-        subprocess.Popen(["sh", "-c", "echo early; sleep 0.6; echo late"])
+        programs.append(subprocess.Popen(["sh", "-c", "echo early; sleep 0.6; echo late"]))
         while not harness.lines:
             time.sleep(0.01)
 
     await harness.run(handler)
     assert [line.message for line in harness.lines] == ["early"]
     await harness.until(lambda: "late" in capfd.readouterr().out)
+    assert programs[0].wait() == 0
     assert [line.message for line in harness.lines] == ["early"]
 
 
