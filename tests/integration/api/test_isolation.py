@@ -44,7 +44,8 @@ PART: Final = re.compile(r"\{\w+\}")
 SHARED: Final = frozenset({"tasks", "pools", "workers", "cluster"})
 SHARED_BY_ALL: Final = f"{API}/cluster/moves"  # of the shards, in which all tenants are
 SEALED: Final = f"{API}/audit/seals"  # hashes over the changes of all, which tell nothing of them
-TIMES: Final = frozenset(
+# Parameters that name no thing.
+TIMES: Final = frozenset({"from", "to", "at", "bucket", "window", "late_after", "unstarted_after"})
     {"from", "to", "at", "bucket", "window", "late_after", "unstarted_after"}
 )  # parameters that name no thing
 
