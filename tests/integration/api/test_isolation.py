@@ -46,8 +46,6 @@ SHARED_BY_ALL: Final = f"{API}/cluster/moves"  # of the shards, in which all ten
 SEALED: Final = f"{API}/audit/seals"  # hashes over the changes of all, which tell nothing of them
 # Parameters that name no thing.
 TIMES: Final = frozenset({"from", "to", "at", "bucket", "window", "late_after", "unstarted_after"})
-    {"from", "to", "at", "bucket", "window", "late_after", "unstarted_after"}
-)  # parameters that name no thing
 
 # What is not there, by the word before a path's part, in the forms in which A's things are named.
 MISSING: Final[Mapping[str, tuple[str, ...]]] = {
