@@ -170,7 +170,8 @@ def test_the_metrics_of_a_job_show_percentiles_attempts_and_failures(eye: Eye, j
     for name in ("Duration", "Lateness", "Attempts per run", "Failures"):
         expect(page.locator(".small-chart").get_by_role("heading", name=name, exact=True)).to_be_visible()
     measures = page.locator(".measures")
-    expect(measures).to_contain_text("of the last 5 attempts")
+    expect(measures).to_have_attribute("aria-label", "The last hour")
+    expect(measures).to_contain_text("2 of 5 attempts")
     expect(measures).to_contain_text("Usual duration")
     failures = page.get_by_role("slider", name="failed attempts among all attempts")
     expect(failures).to_be_visible()
@@ -184,6 +185,38 @@ def test_the_metrics_of_a_job_show_percentiles_attempts_and_failures(eye: Eye, j
     page.get_by_role("button", name="7 days").click()
     page.wait_for_url("**tab=metrics*")
     expect(page.get_by_role("button", name="7 days")).to_have_attribute("aria-pressed", "true")
+
+
+def test_the_ledger_shows_the_error_of_a_failed_occurrence(eye: Eye, job: str) -> None:
+    page = eye.go(f"jobs/{job}?tab=ledger")
+    failed = page.locator("tbody tr", has=page.get_by_text("failed", exact=True))
+    expect(failed).to_have_count(1)
+    expect(failed).to_contain_text("RuntimeError: no label · all 2 attempts are used · manual")
+    expect(page.locator("tbody tr").last).to_contain_text("manual")
+
+
+def test_the_labels_of_an_axis_differ_and_averages_are_never_rounded_to_nothing(eye: Eye) -> None:
+    page = eye.go("jobs")
+    labels = page.evaluate("""async () => {
+        const app = document.querySelector("script[type=module]").src;
+        const scales = await import(new URL("parts/chart_scales.js", app));
+        return [
+            scales.SECONDS.labels([0, 0.0001, 0.0002, 0.0003], 0.0001), scales.SECONDS.labels([0, 0.05, 0.1], 0.05),
+            scales.SECONDS.labels([0, 0.5, 1], 0.5), scales.SECONDS.labels([0, 30, 60, 90], 30),
+            scales.MILLISECONDS.labels([0, 0.5, 1], 0.5), scales.AVERAGE.labels([0, 0.02, 0.04], 0.02),
+            scales.COUNT.labels([0, 500, 1000], 500), [0, 0.001, 0.07, 3.14, 1234].map(scales.formatAverage),
+            scales.COUNT.increments.every(Number.isInteger)]}""")
+    assert labels == [
+        ["0", "0.1 ms", "0.2 ms", "0.3 ms"],
+        ["0", "50 ms", "100 ms"],
+        ["0", "0.5 s", "1.0 s"],
+        ["0", "30s", "1m", "1m 30s"],
+        ["0", "0.5 ms", "1.0 ms"],
+        ["0", "0.02", "0.04"],
+        ["0", "500", "1,000"],
+        ["0", "under 0.01", "0.07", "3.1", "1,234"],
+        True,
+    ]
 
 
 def test_the_configuration_shows_first_what_differs_from_the_defaults(eye: Eye, job: str) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import asyncpg
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 from tests.support.silent_proxy import SilentProxy
 
 from bellringer import App, every
@@ -42,7 +42,7 @@ VERDICTS: Final[Mapping[str, tuple[str, str]]] = {
     "slow-database": ("warn", r"The database is slow: a round trip from the server takes [\d,]+ ms\."),
     "orphan": (
         "warn",
-        r"sync still fires, but the code of the app billing does not declare it any more since version 1\.",
+        r'The code of app billing no longer declares "sync"; it still fires\.',
     ),
     "paused-tenant": ("bad", r"The tenant paused-tenant is suspended: none of its jobs run\."),
     # Last, because it occupies the pool that the others use.
@@ -273,10 +273,33 @@ def test_the_overview_says_what_is_wrong(
     shown = page.locator(".verdict")
     if state in {"slow-database", "lagging-pool"}:  # the numbers change while the page loads
         expect(shown.locator(".said")).to_have_text(re.compile(sentence.partition(r"\.")[0].partition("(")[0]))
+    elif state == "failing-job":  # the console names the only failing job and its error
+        expect(shown.locator(".said")).to_have_text("nightly is failing: RuntimeError: the truck does not start")
     else:
         expect(shown.locator(".said")).to_have_text(worst)
         expect(shown.locator(".problems li")).to_have_text(others)
     expect(shown).to_have_class(re.compile(f"tone-{tone}"))
     PICTURES.mkdir(parents=True, exist_ok=True)
-    page.set_viewport_size({"width": 1440, "height": 900})
-    page.screenshot(path=PICTURES / f"{state}.png")
+    page.emulate_media(reduced_motion="reduce")  # the menu of phones slides out of the picture
+    for width, height in ((390, 844), (1440, 900)):
+        page.set_viewport_size({"width": width, "height": height})
+        if tone != "good":
+            assert_no_overlap(page, f".attention li:nth-child({1 + len(others)})")
+        page.screenshot(path=PICTURES / f"{state}{'' if width > 390 else '-phone'}.png")
+
+
+def assert_no_overlap(page: Page, item: str) -> None:
+    """Asserts that what needs attention comes before the charts, and that no label is printed over its text."""
+    heading = page.get_by_role("heading", name="Needs attention").bounding_box()
+    activity = page.get_by_role("heading", name="Activity").bounding_box()
+    assert heading is not None
+    assert activity is not None
+    assert heading["y"] < activity["y"]
+    boxes = page.locator(item).evaluate("""(one) => [...one.children].map((child) => {
+        const range = document.createRange();
+        range.selectNodeContents(child);
+        const {left, right, top, bottom} = range.getBoundingClientRect();
+        return [left, right, top, bottom];
+    })""")
+    label, text = boxes[:2]
+    assert label[1] <= text[0] or label[3] <= text[2]

@@ -100,6 +100,48 @@ def test_a_phone_shows_cards_and_targets_for_thumbs(path: str, eye: Eye, made: M
     assert [caption for caption, display in tables if display == "table"] == []
 
 
+def test_a_phone_folds_the_filters_of_jobs(eye: Eye, made: Mapping[str, str]) -> None:
+    page = eye.page
+    page.set_viewport_size({"width": PHONE["width"], "height": PHONE["height"]})
+    eye.go("jobs?q=layout-&tag=finance&state=enabled")
+    toggle = page.get_by_role("button", name="Filters (2)")
+    expect(toggle).to_have_attribute("aria-expanded", "false")
+    expect(page.get_by_label("Tag", exact=True)).to_be_hidden()
+    folded = box(page, ".table.jobs")["y"]
+    assert folded < PHONE["height"] / 2, "the list begins in the upper half"
+    toggle.click()
+    expect(page.get_by_label("Tag", exact=True)).to_have_value("finance")
+    assert box(page, ".table.jobs")["y"] > folded
+    page.set_viewport_size({"width": 1280, "height": 860})
+    expect(page.get_by_label("Tag", exact=True)).to_be_visible()
+    expect(page.locator(".filter-toggle")).to_be_hidden()
+
+
+def test_key_figures_have_a_space_after_the_number(eye: Eye, made: Mapping[str, str]) -> None:
+    page = eye.page
+    page.set_viewport_size({"width": PHONE["width"], "height": PHONE["height"]})
+    eye.go()
+    gaps = page.locator(".sums a").evaluate_all("""(all) => all.map((one) => {
+        const [number, words] = [one.querySelector("strong"), document.createRange()];
+        const isText = (child) => child.nodeType === Node.TEXT_NODE && child.data.trim();
+        words.selectNodeContents([...one.childNodes].findLast(isText));
+        return words.getBoundingClientRect().left - number.getBoundingClientRect().right;
+    })""")
+    assert len(gaps) > 5
+    assert min(gaps) >= 2
+
+
+def test_texts_that_are_cut_have_a_tooltip(eye: Eye, made: Mapping[str, str]) -> None:
+    page = eye.page
+    page.set_viewport_size({"width": 1024, "height": 860})
+    eye.go("jobs?q=layout-")
+    cut = page.locator(".table.jobs tbody *").evaluate_all("""(all) => all
+        .filter((one) => getComputedStyle(one).textOverflow === "ellipsis" && one.scrollWidth > one.clientWidth)
+        .map((one) => [one.textContent, Boolean(one.closest("[title]") ?? one.querySelector("[title]"))])""")
+    assert len(cut) > 0
+    assert [text for text, has_tooltip in cut if not has_tooltip] == []
+
+
 def test_the_drawer_has_targets_for_thumbs(eye: Eye) -> None:
     page = eye.page
     page.set_viewport_size({"width": PHONE["width"], "height": PHONE["height"]})

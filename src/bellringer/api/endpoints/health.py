@@ -494,8 +494,7 @@ def _orphans(facts: HealthFacts) -> Iterator[Attention]:
         return
     first = facts.orphans[0]
     if len(facts.orphans) == 1:
-        last = f" since version {first.version}" if first.version else ""
-        text = f"{first.job} still fires, but the code of the app {first.app} does not declare it any more{last}."
+        text = f'The code of app {first.app} no longer declares "{first.job}"; it still fires.'
         yield Attention(
             kind="orphaned",
             tone=WARN,
@@ -508,7 +507,7 @@ def _orphans(facts: HealthFacts) -> Iterator[Attention]:
         return
     most = MAX_ATTENTION_ITEMS
     number = f"More than {most}" if len(facts.orphans) > most else str(len(facts.orphans))
-    text = f"{number} jobs still fire, but the code of their apps does not declare them any more."
+    text = f"{number} jobs still fire, but the code of their apps no longer declares them."
     yield Attention(kind="orphaned", tone=WARN, text=text, since=first.since, fix="bellringer jobs list --orphaned")
 
 

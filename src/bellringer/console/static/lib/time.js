@@ -11,7 +11,7 @@ const UNITS = [["d", 86_400], ["h", 3_600], ["m", 60], ["s", 1]];
 export function formatDuration(seconds) {
   if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "–";
   const size = Math.abs(seconds);
-  if (size < 0.0005) return "0 ms";
+  if (size < 0.0005) return size === 0 ? "0 ms" : "<1 ms";
   if (size < 1) return `${Math.round(size * 1000)} ms`;
   if (size < 10) return `${size.toFixed(1)} s`;
   let rest = Math.round(size);

@@ -6,7 +6,8 @@ import { useData } from "../lib/page_data.js";
 import { setQuery, query } from "../lib/router.js";
 import { formatDuration, formatTime, parseDuration } from "../lib/time.js";
 import { SmallChart, ZoomReset, rangeOfZoom, zoomRange, zoomText } from "../parts/chart.js";
-import { CopyAs, Empty, Loading, Time } from "../parts/elements.js";
+import { AVERAGE, COUNT, SECONDS } from "../parts/chart_scales.js";
+import { CopyAs, Empty, Loading } from "../parts/elements.js";
 import { pathOf } from "../parts/job_actions.js";
 import { Segments, segment } from "../parts/segmented_control.js";
 import { ShareButton } from "../parts/share.js";
@@ -14,19 +15,20 @@ import { ShareButton } from "../parts/share.js";
 const RANGES = { "1h": "1 hour", "24h": "1 day", "7d": "7 days", "30d": "30 days", "90d": "90 days" };
 const RANGE_SECONDS = { "1h": 3_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000, "90d": 7_776_000 };
 const USUAL_RANGE = "7d";
+const UNDER_1_MS = 0.0001; // seconds
 const FAR = 3; // a limit that is this many times as high as all durations is not drawn: it would flatten them
 
 const count = (value) => Math.round(value).toLocaleString("en");
 const share = (value) => `${+(value * 100).toFixed(value > 0.999 && value < 1 ? 3 : 1)} %`;
 const unbroken = (text) => text.replace(/(\d) (m?s)\b/g, "$1\u00a0$2"); // a unit stays with its number
-const duration = (text) => (text ? formatDuration(parseDuration(text)) : "–");
+const duration = (text) => (text ? formatDuration(parseDuration(text) || UNDER_1_MS) : "–"); // the API rounds to milliseconds
 const sum = (buckets, field) => buckets.reduce((total, one) => total + one[field], 0);
 const known = (value) => value !== null && value !== undefined;
 
 /** Skips on purpose (overlap, freeze, pause, calendar) are neither expected nor missed. */
 function missedText({ missed, expected, more, uncounted }) {
   const gaps = uncounted ? `, and ${uncounted} gaps that were not counted` : "";
-  return `${missed.toLocaleString("en")} of ${more ? "at least " : ""}${expected.toLocaleString("en")} occurrences missed in 30 days${gaps}`;
+  return `${missed.toLocaleString("en")} of ${more ? "at least " : ""}${expected.toLocaleString("en")} occurrences${gaps}`;
 }
 
 export function Metrics({ job }) {
@@ -45,27 +47,47 @@ function Content({ job, data, range }) {
     const [from, to] = zoomRange() ?? [Date.parse(buckets[0].at) / 1000, Date.parse(buckets.at(-1).at) / 1000 + step];
     return { range, zoom: zoomText(from, to) };
   };
-  return html`<${Figures} data=${data} />
-    <div class="tools"><${Segments} name="range" label="Range" of=${RANGES} usual=${USUAL_RANGE} clear=${["zoom"]} /><${ZoomReset} /><span class="gap"></span>
+  return html`<div class="tools"><${Segments} name="range" label="Range" of=${RANGES} usual=${USUAL_RANGE} clear=${["zoom"]} /><${ZoomReset} /><span class="gap"></span>
       <${ShareButton} what="chart" terms=${shareTerms} /><${CopyAs} path=${`${pathOf(job)}/stats?range=${range}`} /></div>
+    <${Figures} data=${data} range=${range} />
     <${Charts} buckets=${buckets} step=${step} baseline=${data.baseline} />
     ${cut && html`<p class="mute">Some intervals have more attempts than are read. Their figures cover the newest ones.</p>`}
     <${ByInterval} buckets=${buckets} step=${step} />`;
 }
 
-/** The figures of the latest attempts, whatever the range of the charts. */
-function Figures({ data }) {
+/** The median of the buckets' medians, each as often as it has attempts. With one bucket, this is the median itself. */
+function typical(buckets, read) {
+  const found = buckets.filter((one) => known(read(one)?.p50)).sort((a, b) => read(a).p50 - read(b).p50);
+  const half = sum(found, "attempts") / 2;
+  let passed = 0;
+  for (const one of found) {
+    passed += one.attempts;
+    if (passed >= half) return read(one).p50;
+  }
+  return null;
+}
+
+/** The figures of the range that the charts show. The usual duration and the share of missed occurrences have a period of their own, which they name. */
+function Figures({ data, range }) {
   const { baseline, missed } = data;
-  const one = (title, value, note, tone = "") => html`<div><dt>${title}</dt><dd class=${tone}>${value}</dd><dd class="mute">${typeof note === "string" ? unbroken(note) : note}</dd></div>`;
-  const usual = baseline.median ? one("Usual duration", duration(baseline.median), `at most ${duration(baseline.longest)}; slow after ${duration(baseline.slow_after)}`)
+  const { buckets } = data.series;
+  const [attempts, failed, retries] = ["attempts", "failed", "retries"].map((field) => sum(buckets, field));
+  const more = buckets.some((one) => one.more) ? "+" : "";
+  const one = (title, value, note, tone = "") => html`<div><dt>${title}</dt><dd class=${tone}>${value}</dd><dd class="mute">${unbroken(note)}</dd></div>`;
+  const spread = (title, read, none) => {
+    const median = typical(buckets, read);
+    const p99 = Math.max(...buckets.map((bucket) => read(bucket)?.p99).filter(known));
+    return one(title, formatDuration(median), median === null ? none : `typical; p99 up to ${formatDuration(p99)}`);
+  };
+  const usual = baseline.median ? one("Usual duration", duration(baseline.median), `learned; at most ${duration(baseline.longest)}${baseline.slow_after ? `, slow after ${duration(baseline.slow_after)}` : ""}`)
     : one("Usual duration", "–", "learned after a few successful runs");
-  return html`<dl class="measures" aria-label="Latest attempts">
-    ${one("Succeeded", data.success_rate === null ? "–" : share(data.success_rate), html`of the last ${data.attempts.toLocaleString("en")} attempts, since <${Time} at=${data.since} />`)}
-    ${one("Failed", data.failed.toLocaleString("en"), "attempts", data.failed ? "tone-bad" : "")}
-    ${one("Duration", data.run ? formatDuration(data.run.p50) : "–", data.run ? `median; p95 ${formatDuration(data.run.p95)}, p99 ${formatDuration(data.run.p99)}` : "no attempt has ended")}
+  return html`<dl class="measures" aria-label=${`The last ${RANGES[range].replace(/^1 /, "")}`}>
+    ${one("Attempts", `${count(attempts)}${more}`, `${count(retries)} ${retries === 1 ? "retry" : "retries"}, in ${RANGES[range]}`)}
+    ${one("Failed", attempts ? share(failed / attempts) : "–", `${count(failed)} of ${count(attempts)}${more} attempts`, failed ? "tone-bad" : "")}
+    ${spread("Duration", (bucket) => bucket.duration, "no attempt has ended")}
+    ${spread("Lateness", (bucket) => bucket.lateness, "no scheduled run has started")}
     ${usual}
-    ${one("Wait", data.wait ? formatDuration(data.wait.p50) : "–", data.wait ? `median; p95 ${formatDuration(data.wait.p95)}, p99 ${formatDuration(data.wait.p99)}` : "no attempt has started")}
-    ${one("Missed", missed.rate === null ? "–" : `${+(missed.rate * 100).toFixed(4)} %`, missedText(missed), missed.missed ? "tone-bad" : "")}
+    ${one("Missed in 30 days", missed.rate === null ? "–" : `${+(missed.rate * 100).toFixed(4)} %`, missedText(missed), missed.missed ? "tone-bad" : "")}
   </dl>
   ${baseline.outgrown && html`<p class="tone-warn"><${Icon} name="warning" /> Runs take longer than the ${baseline.interval} between two occurrences.</p>`}`;
 }
@@ -76,17 +98,17 @@ function Charts({ buckets, step, baseline }) {
   const [usual, slow] = [limit(baseline.median), limit(baseline.slow_after)];
   const per = `per ${formatDuration(step)}`;
   const charts = [
-    { title: "Duration", format: formatDuration, none: "No attempt ended in this time.", label: "duration of attempts: median, 95th and 99th percentile, with the usual duration",
+    { title: "Duration", scale: SECONDS, none: "No attempt ended in this time.", label: "duration of attempts: median, 95th and 99th percentile, with the usual duration",
       bands: [[0, 1, "busy"], [1, 2, "busy"]], summary: summarize(buckets, (one) => one.duration?.p99, "p99 up to"),
       draw: [["p99", "busy", (one) => one.duration?.p99, "edge"], ["p95", "busy", (one) => one.duration?.p95, "edge"], ["p50", "busy", (one) => one.duration?.p50],
         ...(usual ? [["usual", "good", () => usual, "limit"]] : []), ...(slow ? [["slow after", "warn", () => slow, "limit"]] : [])] },
-    { title: "Lateness", format: formatDuration, none: "No scheduled run started in this time.", label: "lateness of scheduled runs: median and 99th percentile", bands: [[0, 1, "warn"]],
+    { title: "Lateness", scale: SECONDS, none: "No scheduled run started in this time.", label: "lateness of scheduled runs: median and 99th percentile", bands: [[0, 1, "warn"]],
       summary: summarize(buckets, (one) => one.lateness?.p99, "p99 up to"),
       draw: [["p99", "warn", (one) => one.lateness?.p99, "edge"], ["p50", "warn", (one) => one.lateness?.p50]] },
-    { title: "Attempts per run", format: (value) => String(+value.toFixed(2)), none: "No attempt in this time.", label: "attempts per run; more than 1 are retries",
+    { title: "Attempts per run", scale: AVERAGE, none: "No attempt in this time.", label: "attempts per run; more than 1 are retries",
       summary: `${count(sum(buckets, "attempts"))} attempts, ${count(sum(buckets, "retries"))} retries`,
       draw: [["attempts per run", "calm", attemptsPerRun]] },
-    { title: "Failures", format: count, none: "No attempt failed in this time.", label: "failed attempts among all attempts",
+    { title: "Failures", scale: COUNT, none: "No attempt failed in this time.", label: "failed attempts among all attempts",
       summary: `${count(sum(buckets, "failed"))} of ${count(sum(buckets, "attempts"))} attempts failed`,
       draw: sum(buckets, "failed") ? [["attempts", "mute", (one) => one.attempts, "bars"], ["failed", "bad", (one) => one.failed, "bars"]] : [] },
   ];

@@ -22,9 +22,9 @@ const PAGE = 50;
 const TIMES = 10;
 
 /** A paginated list of a job, reloaded on changes. */
-function useList(path, terms = {}) {
+function useList(path, terms = {}, read = fetchPages) {
   const [wanted, setWanted] = useState(PAGE);
-  const found = useData((stop) => fetchPages(path, terms, wanted, stop), [path, JSON.stringify(terms), wanted]);
+  const found = useData((stop) => read(path, terms, wanted, stop), [path, JSON.stringify(terms), wanted]);
   return { found, more: html`<${MoreButton} cursor=${found.data?.next_cursor} busy=${found.busy} onMore=${() => setWanted(wanted + PAGE)} />` };
 }
 
@@ -110,24 +110,38 @@ function occurrences(count) {
 function reasonCell(entry, zone) {
   const words = [];
   if (entry.kind === "gap") words.push(occurrences(entry.count));
+  if (entry.error) words.push(entry.error);
   if (entry.reason) words.push(entry.reason.replaceAll("_", " "));
   if (entry.cause && entry.cause !== "schedule") words.push(entry.cause);
-  return html`${words.join(" · ")}${entry.into && html` · coalesced into <${Time} at=${entry.into} job=${zone} short=${false} />`}`;
+  return html`<span class="clip long" title=${words.join(" · ")}>${words.join(" · ")}</span>${entry.into && html` · coalesced into <${Time} at=${entry.into} job=${zone} short=${false} />`}`;
 }
 
-const hasReason = (entry) => entry.kind === "gap" || entry.reason || entry.into || (entry.cause && entry.cause !== "schedule");
+const hasReason = (entry) => entry.kind === "gap" || entry.reason || entry.error || entry.into || (entry.cause && entry.cause !== "schedule");
 
 const LEDGER = (zone) => [
   { name: "Outcome", class: "tight", value: (entry) => entry.outcome, cell: (entry) => html`<${State} of=${entry.outcome} />` },
   { name: "Occurrence", class: "tight", cell: (entry) => occurrenceCell(entry, zone) },
-  { name: "Why", value: (entry) => (hasReason(entry) ? null : ""), cell: (entry) => reasonCell(entry, zone) },
+  { name: "Why", value: (entry) => (hasReason(entry) ? entry : ""), cell: (entry) => reasonCell(entry, zone) },
   { name: "Late by", class: "number", cell: formatLateness },
   { name: "Took", class: "number", cell: (entry) => formatDuration(entry.seconds) },
   { name: "By", class: "tight", value: (entry) => entry.who ?? "", cell: (entry) => entry.who ?? "" },
 ];
 
+/** Reads the ledger, then the errors of its failed runs. If the latter fails, the ledger is shown without them. */
+async function readLedger(job, path, terms, wanted, stop) {
+  const page = await fetchPages(path, terms, wanted, stop);
+  const failed = page.items.filter((entry) => entry.outcome === "failed");
+  if (!failed.length) return page;
+  const dead = await fetchPages("runs", { job: job.job_id, state: "dead", from: failed.at(-1).at }, failed.length, stop).catch((error) => {
+    if (error.name === "AbortError") throw error;
+    return { items: [] };
+  });
+  const errors = new Map(dead.items.map((run) => [run.run_id, errorSummary(run)]));
+  return { ...page, items: page.items.map((entry) => ({ ...entry, error: errors.get(entry.run_id) })) };
+}
+
 export function Ledger({ job }) {
-  const { found, more } = useList(`${pathOf(job)}/ledger`);
+  const { found, more } = useList(`${pathOf(job)}/ledger`, {}, (...all) => readLedger(job, ...all));
   return html`<p class="mute">Every occurrence has one record: a run, or a range of occurrences without a run, with the reason. <${CopyAs}
     cli=${`bellringer why '${job.name}'`} path=${`${pathOf(job)}/ledger`} /></p>
     <${Loading} of=${found} shape="table">${({ items }) =>

@@ -8,7 +8,7 @@ import { address, navigate, setQuery, query } from "../lib/router.js";
 import { CopyAs, Empty, Link, Loading, MoreButton, Time, copy } from "../parts/elements.js";
 import { startBulk } from "../parts/bulk.js";
 import { notify } from "../parts/dialog.js";
-import { Choice, Facet, Search } from "../parts/filters.js";
+import { Choice, Facet, FoldedFilters, Search } from "../parts/filters.js";
 import { askBackfill, askPause, askResume, askRun, pause, remove, resume, runNow, skipAt, stateOf, stateTitle } from "../parts/job_actions.js";
 import { Menu } from "../parts/menu.js";
 import { SavedFilters } from "../parts/saved_filters.js";
@@ -97,6 +97,7 @@ function Filters({ rows, terms, sort }) {
   const cli = `bellringer jobs list${terms.tag ? ` --tag '${terms.tag}'` : ""}${terms.orphaned === "true" ? " --orphaned" : ""}`;
   return html`<div class="tools">
     <${Search} label="Search by name" placeholder="Search by name" />
+    <${FoldedFilters} active=${Object.keys(terms).filter((name) => name !== "q").length}>
     <${Choice} name="state" label="State" of=${STATES} />
     <${Choice} name="pool" label="Pool" of=${Object.fromEntries(pools.map((pool) => [pool.name, pool.name]))} />
     <${Facet} name="tag" label="Tag" of=${distinctValues(rows, (job) => job.tags)} />
@@ -106,7 +107,7 @@ function Filters({ rows, terms, sort }) {
     <${Choice} name="orphaned" label="Code" of=${ORPHANED} />
     <label class="choice"><span>Sort</span><select value=${sort}
       onChange=${(event) => setQuery({ sort: event.target.value === "name" ? "" : event.target.value })}>
-      ${Object.entries(SORTS).map(([value, word]) => html`<option value=${value} selected=${value === sort}>${word}</option>`)}</select></label>
+      ${Object.entries(SORTS).map(([value, word]) => html`<option value=${value} selected=${value === sort}>${word}</option>`)}</select></label><//>
     ${Object.keys(terms).length > 0 && html`<button type="button" class="quiet"
       onClick=${() => navigate("jobs", { sort: query.peek().get("sort") })}>Clear filters</button>`}
     <span class="gap"></span><${ShareButton} what="list" /><${CopyAs} cli=${cli} path=${`jobs?${new URLSearchParams({ ...terms, sort })}`} />

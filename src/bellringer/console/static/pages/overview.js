@@ -6,11 +6,13 @@ import { usePolling } from "../lib/polling.js";
 import { useData } from "../lib/page_data.js";
 import { formatCount } from "../lib/pages.js";
 import { formatClock, formatTime, formatDuration } from "../lib/time.js";
-import { Card, CopyAs, Empty, Link, Loading, Time } from "../parts/elements.js";
-import { SmallChart, ZoomReset, rangeOfZoom, zoomRange, zoomText } from "../parts/chart.js";
+import { Card, CopyAs, Empty, Lasting, Link, Loading, Time } from "../parts/elements.js";
+import { SmallChart, ZoomReset, isEmptyChart, rangeOfZoom, zoomRange, zoomText } from "../parts/chart.js";
+import { AVERAGE, COUNT, MILLISECONDS, formatAverage } from "../parts/chart_scales.js";
 import { Command, Snippet } from "../parts/copyable_command.js";
 import { notify } from "../parts/dialog.js";
 import { Gauge } from "../parts/gauge.js";
+import { errorSummary } from "../parts/run_text.js";
 import { Segments, segment } from "../parts/segmented_control.js";
 import { ShareButton } from "../parts/share.js";
 import { Table } from "../parts/table.js";
@@ -22,6 +24,7 @@ const RANGES = { "1h": "1 hour", "6h": "6 hours", "24h": "24 hours" };
 const RANGE_SECONDS = { "1h": 3_600, "6h": 21_600, "24h": 86_400 };
 const POLL_SECONDS = 15; // the page also changes with time
 const TASKS = 8; // rows per ranking
+const MAX_ERROR_LENGTH = 120; // characters of an error in the verdict
 
 export default function Overview() {
   const range = rangeOfZoom(segment("range", RANGES, "1h"), RANGE_SECONDS); // a link to an earlier time may need a longer range
@@ -49,15 +52,15 @@ function OverviewContent({ data, range }) {
   const zoom = zoomRange();
   const isPast = zoom && zoom[1] < Date.parse(data.series.points[0]?.at) / 1000;
   return html`${began.current && stage === "job" && html`<${Waiting} lanes=${data.timeline.lanes} />`}
-    <${Health} verdict=${data.verdict} />
+    <${Health} verdict=${data.verdict} items=${data.attention} />
+    <${Attention} items=${data.attention} />
     <${KeyFigures} data=${data} />
     <div class="tools"><h2>Activity</h2><${Segments} name="range" label="Range" of=${RANGES} usual="1h" clear=${["zoom"]} /><${ZoomReset} /><span class="gap"></span>
       <${ShareButton} what="time" terms=${() => shareTerms(data, range)} />
       <${CopyAs} cli="bellringer objective" path=${`overview?range=${range}`} /></div>
     ${isPast && html`<p class="tone-warn" role="status"><${Icon} name="info" /> The overview keeps 24 hours, and the time of this link is older. <${Link} to="runs"
       terms=${{ from: new Date(zoom[0] * 1000).toISOString(), to: new Date(zoom[1] * 1000).toISOString() }}>Show the runs of that time<//></p>`}
-    <${Charts} data=${data} />
-    <${Attention} items=${data.attention} />
+    <${Charts} data=${data} range=${range} />
     <${Card} title="Timeline" wide=${true} aside=${html`<span class="mute">last hour and next hour</span>`}>
       ${data.timeline.lanes.length ? html`<${Timeline} of=${data.timeline} now=${data.now} />`
         : html`<p class="mute">No job ran in the last hour, and none will run in the next.</p>`}<//>
@@ -71,18 +74,29 @@ function shareTerms({ series }, range) {
 }
 
 /** The health of the installation: every problem, the worst first. */
-function Health({ verdict }) {
+function Health({ verdict, items }) {
   const [worst, ...others] = verdict.problems;
   if (!worst) return html`<${Verdict} tone=${verdict.tone}><${VerdictText} text=${verdict.text} /><//>`;
   return html`<${Verdict} tone=${verdict.tone} more=${others.length > 0 && html`<ul class="problems" aria-label="More problems">${others.map((problem) => html`<li
-    key=${problem.kind} class="tone-${problem.tone}"><${Icon} name=${problem.tone === "bad" ? "cross" : "warning"} /> <${ProblemText} problem=${problem} /></li>`)}</ul>`}>
-    <${ProblemText} problem=${worst} /><//>`;
+    key=${problem.kind} class="tone-${problem.tone}"><${Icon} name=${problem.tone === "bad" ? "cross" : "warning"} /> <span><${ProblemText} problem=${problem} items=${items} /></span></li>`)}</ul>`}>
+    <${ProblemText} problem=${worst} items=${items} /><//>`;
 }
 
-function ProblemText({ problem }) {
+function ProblemText({ problem, items }) {
+  const failing = problem.kind === "failing" && problem.count.value === 1 && items.find((item) => item.kind === "failing" && item.job_id);
+  if (failing) return html`<${FailingJob} item=${failing} />`;
   if (!problem.link) return problem.text;
   const [path, search] = problem.link.split("?");
   return html`<${Link} to=${path} terms=${Object.fromEntries(new URLSearchParams(search))}>${problem.text}<//>`;
+}
+
+/** The only failing job, with the error of its latest dead run. */
+function FailingJob({ item }) {
+  const found = useData((stop) => get("runs", { job: item.job_id, state: "dead", limit: 1 }, stop), [item.job_id]);
+  const error = errorSummary(found.data?.items[0]).replace(/\s+/g, " ");
+  const isLong = error.length > MAX_ERROR_LENGTH;
+  return html`<${Link} to=${`jobs/${part(item.job_id)}`}>${item.job} is failing${error ? "" : "."}<//>${error
+    && html`: <span title=${error}>${isLong ? `${error.slice(0, MAX_ERROR_LENGTH)} …` : error}</span>`}`;
 }
 
 // Links for numbers in the sentence of a healthy installation: the first pattern that matches a part of it.
@@ -131,48 +145,61 @@ function Item({ item }) {
   const icon = item.tone === "bad" ? "cross" : "warning";
   return html`<li><span class="state tone-${item.tone}"><${Icon} name=${icon} /> ${item.kind.replaceAll("_", " ")}</span>
     <span class="what">${where ? html`<${Link} to=${where[0]} terms=${where[1]}>${item.text}<//>` : item.text}${item.since
-      && html` <span class="mute">since <${Time} at=${item.since} /></span>`}</span>
+      && html` <span class="mute"><${Lasting} since=${item.since} /></span>`}</span>
     <span class="do">${item.job_id && html`<button type="button" aria-label=${`Explain: ${item.job}`}
       onClick=${() => whyJob({ job_id: item.job_id, name: item.job })}>Explain</button>`}
       ${item.fix && html`<${Command} text=${item.fix} />`}</span></li>`;
 }
 
+/** Without items, the verdict says that all is well. */
 function Attention({ items }) {
-  return html`<${Card} title="Needs attention" wide=${true} aside=${items.length > 0 && html`<span class="mute">${items.length}, worst first</span>`}>
-    ${items.length ? html`<ul class="attention">${items.map((item) => html`<${Item} key=${`${item.kind} ${item.run_id ?? item.job_id ?? item.pool}`} item=${item} />`)}</ul>`
-      : html`<p class="mute"><span class="tone-good"><${Icon} name="check" /></span> Nothing needs attention.</p>`}<//>`;
+  if (!items.length) return null;
+  return html`<${Card} title="Needs attention" wide=${true} aside=${items.length > 1 && html`<span class="mute">${items.length}, worst first</span>`}>
+    <ul class="attention">${items.map((item) => html`<${Item} key=${`${item.kind} ${item.run_id ?? item.job_id ?? item.pool}`} item=${item} />`)}</ul><//>`;
 }
 
 const known = (value) => value !== null && value !== undefined;
 const ms = (value) => formatDuration(value / 1000);
 const count = (value) => Math.round(value).toLocaleString("en");
-const average = (value) => (value >= 100 ? count(value) : String(+value.toFixed(value < 1 ? 2 : 1)));
 const total = (points, field) => points.reduce((sum, point) => sum + (point[field] ?? 0), 0);
 const highest = (points, field) => Math.max(0, ...points.map((point) => point[field] ?? 0));
 
-// Small charts side by side. draw: [name, tone, value of a point, kind of line].
+/** The averages of the points: of all of them, and the highest one. */
+function summarizeAverages(points, field) {
+  const values = points.map((point) => point[field]).filter(known);
+  const mean = values.reduce((sum, value) => sum + value, 0) / Math.max(values.length, 1);
+  const [all, highest] = [mean, Math.max(0, ...values)].map(formatAverage);
+  return `${all} on average${highest === all ? "" : `, highest average ${highest}`}`;
+}
+
+// Small charts side by side. draw: [name, tone, value of a point, kind of line]; none: what is said in place of the chart.
 const CHARTS = [
-  { title: "Throughput", label: "runs started and failed", none: "No run started in this time.", format: count,
+  { title: "Throughput", label: "runs started and failed", none: "No run started.", scale: COUNT,
     draw: [["started", "busy", (point) => point.started, "bars"], ["failed", "bad", (point) => point.failed, "bars"]],
     summary: (points) => `${count(total(points, "started"))} started, ${count(total(points, "failed"))} failed` },
-  { title: "Late and missed", label: "runs that started late, and missed occurrences", none: "Nothing was late or missed.", format: count,
+  { title: "Late and missed", label: "runs that started late, and missed occurrences", none: "Nothing was late or missed.", scale: COUNT,
     draw: [["late", "warn", (point) => point.late, "bars"], ["missed", "bad", (point) => point.missed, "bars"]],
     summary: (points) => `${count(total(points, "late"))} late, ${count(total(points, "missed"))} missed` },
-  { title: "Lateness", label: "median and 99th percentile of the lateness", none: "No run was late by a measurable time.", format: ms, bands: [[0, 1, "warn"]],
+  { title: "Lateness", label: "median and 99th percentile of the lateness", none: "No lateness was measured.", scale: MILLISECONDS, bands: [[0, 1, "warn"]],
     draw: [["p99", "warn", (point) => point.lateness_p99_ms], ["p50", "busy", (point) => point.lateness_p50_ms]],
     summary: (points) => `p99 up to ${ms(highest(points, "lateness_p99_ms"))}` },
-  { title: "Waiting", label: "due runs that waited for a slot, on average", none: "No run had to wait.", format: average,
+  { title: "Waiting", label: "due runs that waited for a slot, on average", none: "No waiting time was measured.", scale: AVERAGE,
     draw: [["waiting", "calm", (point) => point.waiting, "area"]],
-    summary: (points) => `up to ${average(highest(points, "waiting"))} at once` },
-  { title: "Busy", label: "runs that executed at the same time, on average", none: "Nothing executed in this time.", format: average,
+    summary: (points) => summarizeAverages(points, "waiting") },
+  { title: "Busy", label: "runs that executed at the same time, on average", none: "No busy time was measured.", scale: AVERAGE,
     draw: [["executing", "busy", (point) => point.busy, "area"]],
-    summary: (points) => `up to ${average(highest(points, "busy"))} at once` },
+    summary: (points) => summarizeAverages(points, "busy") },
 ];
 
-function Charts({ data }) {
+/** Charts that have nothing to draw are one line of text. */
+function Charts({ data, range }) {
   const { points, step } = data.series;
-  return html`<div class="small-charts">${CHARTS.map((chart) => html`<${SmallChart} key=${chart.title} ...${chart} points=${points} summary=${chart.summary(points)}
+  const drawn = CHARTS.filter((chart) => !isEmptyChart(chart, points));
+  const none = CHARTS.filter((chart) => !drawn.includes(chart));
+  if (!drawn.length) return html`<p class="mute">Nothing started in the last ${RANGES[range].replace(/^1 /, "")}.</p>`;
+  return html`<div class="small-charts">${drawn.map((chart) => html`<${SmallChart} key=${chart.title} ...${chart} points=${points} summary=${chart.summary(points)}
       label=${`${chart.label}, per ${formatDuration(step)}: ${chart.summary(points)}`} />`)}</div>
+    ${none.length > 0 && html`<p class="mute">${none.map((chart) => chart.none).join(" ")}</p>`}
     <details><summary>Charts as a table</summary>
       <div class="table rows points" role="group" aria-label=${`Runs per ${formatDuration(step)}`} tabindex="0"><table>
       <caption class="unseen">Runs per ${formatDuration(step)}</caption>
@@ -182,7 +209,7 @@ function Charts({ data }) {
         || point.succeeded).map((point) => html`<tr key=${point.at}><th scope="row" title=${formatTime(point.at)}>${formatClock(point.at).slice(0, 5)}</th>
         ${["started", "succeeded", "failed", "late", "missed"].map((field) => html`<td class="number" data-label=${field[0].toUpperCase() + field.slice(1)}>${point[field] ?? "–"}</td>`)}
         ${["lateness_p50_ms", "lateness_p99_ms"].map((field) => html`<td class="number" data-label=${field === "lateness_p50_ms" ? "Lateness p50" : "Lateness p99"}>${known(point[field]) ? ms(point[field]) : "–"}</td>`)}
-        <td class="number" data-label="Waiting">${known(point.waiting) ? average(point.waiting) : "–"}</td><td class="number" data-label="Executing">${known(point.busy) ? average(point.busy) : "–"}</td></tr>`)}</tbody></table></div></details>
+        <td class="number" data-label="Waiting">${known(point.waiting) ? formatAverage(point.waiting) : "–"}</td><td class="number" data-label="Executing">${known(point.busy) ? formatAverage(point.busy) : "–"}</td></tr>`)}</tbody></table></div></details>
     ${data.series.looked_at.relation === "gte" && html`<p
       class="mute">Successes, lateness, waiting and executing runs cover only the newest ${data.series.looked_at.value.toLocaleString("en")} runs.</p>`}`;
 }

@@ -6,6 +6,7 @@ import { Icon } from "../lib/icons.js";
 import { theme } from "../lib/preferences.js";
 import { query, setQuery } from "../lib/router.js";
 import { formatClock, formatTime } from "../lib/time.js";
+import { COUNT } from "./chart_scales.js";
 
 const DAY_SECONDS = 86_400;
 const MIN_POINTS = 2; // points that a zoom shows at least
@@ -83,9 +84,9 @@ function seriesOptions({ name, tone, kind = "line" }) {
 
 /**
  * times: seconds since 1970; series: [{name, tone, values, kind}], kind: line, area, edge, limit, bars or dots; bands: [[upper, lower, tone]],
- * positions of series with a filled area between them; format(value): a value with its unit.
+ * positions of series with a filled area between them; scale: how values are written, see `chart_scales.js`.
  */
-export function Chart({ times, series, bands = [], height = 120, label, format = (value) => value.toLocaleString("en") }) {
+export function Chart({ times, series, bands = [], height = 120, label, scale = COUNT }) {
   const place = useRef(null);
   const plot = useRef(null);
   const id = useId();
@@ -96,7 +97,7 @@ export function Chart({ times, series, bands = [], height = 120, label, format =
   const whole = [times[0] - step / 2, times.at(-1) + step / 2];
   const [from, to] = zoom ?? whole;
   const now = useRef({});
-  now.current = { times, from, to, format };
+  now.current = { times, from, to };
 
   useEffect(() => {
     const axis = { stroke: themeColor("--mute"), font: AXIS_FONT, grid: { stroke: themeColor("--line"), width: 1 }, ticks: { show: false } };
@@ -110,7 +111,8 @@ export function Chart({ times, series, bands = [], height = 120, label, format =
       scales: { x: { time: true }, y: { range: (_plot, _min, max) => [0, max > 0 ? max * 1.12 : 1] } },
       axes: [
         { ...axis, grid: { show: false }, size: 22, gap: 4, space: 56, values: (_plot, ticks) => ticks.map(isLong() ? day : clock) },
-        { ...axis, size: (_plot, values) => axisWidth(values), gap: 4, space: 28, values: (_plot, ticks) => ticks.map((tick) => now.current.format(tick)) },
+        { ...axis, size: (_plot, values) => axisWidth(values), gap: 4, space: 22, incrs: scale.increments,
+          values: (_plot, ticks, _axis, _space, increment) => scale.labels(ticks, increment) },
       ],
       series: [{}, ...series.map(seriesOptions)],
       bands: bands.map(([upper, lower, tone]) => ({ series: [upper + 1, lower + 1], fill: faded(themeColor(`--${tone}`), 0.16) })),
@@ -157,7 +159,7 @@ export function Chart({ times, series, bands = [], height = 120, label, format =
     if (length >= whole[1] - whole[0]) resetZoom();
     else zoomTo(start, start + length);
   }
-  const read = (one) => (at === null || one.values[at] === null || one.values[at] === undefined ? "" : format(one.values[at]));
+  const read = (one) => (at === null || one.values[at] === null || one.values[at] === undefined ? "" : scale.value(one.values[at]));
   const said = at === null ? "no point selected" : [formatTime(times[at] * 1000), ...series.map((one) => `${one.name} ${read(one) || "unknown"}`)].join(", ");
   return html`<div class="chart" role="slider" tabindex="0" aria-label=${label} aria-describedby=${id} aria-valuemin="0" aria-valuemax=${Math.max(times.length - 1, 0)}
       aria-valuenow=${at ?? 0} aria-valuetext=${said} data-zoomed=${Boolean(zoom)} onKeyDown=${pressed}>
@@ -172,14 +174,16 @@ function point(plot, time) {
   plot.setCursor({ left: plot.valToPos(time, "x"), top: 0 }, true, true);
 }
 
+/** Whether a small chart has nothing to draw. */
+export const isEmptyChart = ({ draw }, points) => !draw.some(([, , read, kind]) => kind !== "limit" && points.some((one) => read(one) > 0));
+
 /** A small chart with a title and a summary; `none`: the text if there is nothing to draw. */
-export function SmallChart({ title, summary, none, points, draw, label, format, height, bands }) {
+export function SmallChart({ title, summary, none, points, draw, label, scale, height, bands }) {
   const id = useId();
   const key = JSON.stringify(points);
   const times = useMemo(() => points.map((one) => secondsOf(one.at)), [key]);
   const series = useMemo(() => draw.map(([name, tone, read, kind]) => ({ name, tone, kind, values: points.map((one) => read(one) ?? null) })), [key]);
-  const isEmpty = !series.some((one) => one.kind !== "limit" && one.values.some((value) => value !== null && value > 0));
   return html`<section class="card small-chart" aria-labelledby=${id}><header><h3 id=${id}>${title}</h3><span class="mute">${summary}</span></header>
-    ${isEmpty ? html`<p class="mute nothing">${none}</p>`
-      : html`<${Chart} times=${times} series=${series} bands=${bands} format=${format} height=${height} label=${label} />`}</section>`;
+    ${isEmptyChart({ draw }, points) ? html`<p class="mute nothing">${none}</p>`
+      : html`<${Chart} times=${times} series=${series} bands=${bands} scale=${scale} height=${height} label=${label} />`}</section>`;
 }

@@ -1,7 +1,7 @@
 // Small components used by all pages.
 import { html, useEffect, useId, useRef, useState } from "../lib/html.js";
 import { address, navigate } from "../lib/router.js";
-import { fromNow, formatTime } from "../lib/time.js";
+import { formatDuration, formatTime, fromNow, now } from "../lib/time.js";
 import { write } from "../lib/json.js";
 
 export const Link = ({ to, terms, children, ...more }) => html`<a href=${address(to, terms)} ...${more}>${children}</a>`;
@@ -10,6 +10,13 @@ export const Link = ({ to, terms, children, ...more }) => html`<a href=${address
 export function Time({ at, job, short = true }) {
   if (!at) return html`<span class="mute">–</span>`;
   return html`<time datetime=${at} title=${formatTime(at, job)}>${short ? fromNow(at) : formatTime(at, job)}</time>`;
+}
+
+/** How long something has lasted: "for 20m"; the tooltip shows when it began. */
+export function Lasting({ since }) {
+  const seconds = Math.max(1, Math.round((now.value - new Date(since)) / 1000));
+  const length = seconds < 10 ? `${seconds}s` : formatDuration(seconds).replace(/(m) \d+s$/, "$1");
+  return html`<time datetime=${since} title=${`since ${formatTime(since)}`}>for ${length}</time>`;
 }
 
 export function Empty({ title, children }) {

@@ -1,5 +1,6 @@
 // Filters whose values are part of the URL: search, select, chips and free text with suggestions.
 import { html, useEffect, useId, useRef, useState } from "../lib/html.js";
+import { Icon } from "../lib/icons.js";
 import { setQuery, query } from "../lib/router.js";
 import { useShortcuts } from "../lib/shortcuts.js";
 
@@ -17,6 +18,15 @@ export function Search({ name = "q", label, placeholder }) {
   }
   return html`<label class="search"><span class="unseen">${label}</span>
     <input ref=${field} type="search" value=${text} placeholder=${placeholder ?? label} onInput=${typed} /></label>`;
+}
+
+/** Filters that narrow screens hide behind a button; active: how many of them are set. */
+export function FoldedFilters({ active, children }) {
+  const id = useId();
+  const [isOpen, setOpen] = useState(false);
+  return html`<button type="button" class="filter-toggle" aria-expanded=${isOpen} aria-controls=${id} onClick=${() => setOpen(!isOpen)}>
+      <${Icon} name="filter" /> Filters${active > 0 && html` <span class="count">(${active})</span>`}</button>
+    <div id=${id} class="folded-filters ${isOpen ? "open" : ""}">${children}</div>`;
 }
 
 /** Select with the additional option "any". of: {value: label}. */
