@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from playwright.sync_api import expect
@@ -32,12 +33,20 @@ def test_a_tenant_is_made_changed_and_suspended(eye: Eye, shop: Shop) -> None:
     expect(form).to_have_count(0)
     tenant = shop.ask("GET", "tenants/globex")
     assert (tenant["weight"], tenant["quotas"]) == (3, {})
-    row.get_by_role("button", name="More actions: globex").click()
-    page.get_by_role("menuitem", name="Suspend …").click()
+    row.get_by_role("button", name="Suspend globex …").click()
     expect(form.get_by_role("button", name="Cancel")).to_be_focused()
     form.get_by_role("button", name="Suspend globex").click()
     expect(row.get_by_text("suspended")).to_be_visible()
     assert shop.ask("GET", "tenants/globex")["suspended_at"] is not None
+    expect(row.locator(".since")).to_be_visible()
+    shown = page.locator(".table.tenants").evaluate("(one) => [one.scrollWidth, one.clientWidth]")
+    assert shown[0] <= shown[1], "the table scrolls sideways"
+    row.get_by_role("button", name="Unsuspend globex …").click()
+    form.get_by_role("button", name="Unsuspend globex").click()
+    expect(row.get_by_text("active")).to_be_visible()
+    assert shop.ask("GET", "tenants/globex")["suspended_at"] is None
+    row.get_by_role("link", name="globex").click()
+    expect(page.get_by_role("region", name="Keys of globex")).to_be_visible()
 
 
 def test_a_key_is_shown_once_rotated_and_revoked(eye: Eye, shop: Shop) -> None:
@@ -106,6 +115,10 @@ def test_the_audit_shows_what_differs_and_can_be_taken_along(eye: Eye, shop: Sho
     expect(rows).to_have_count(2)
     expect(rows.first).to_contain_text("job.changed")
     expect(rows.first).to_contain_text("127.0.0.1")
+    expect(rows.first.locator(".changed")).to_contain_text(re.compile(r"priority \S+ → 9"))
+    expect(rows.last.locator(".changed")).to_contain_text(re.compile(r"every 1h.*order.*4"))
+    shown = page.locator(".table.audit").evaluate("(one) => [one.scrollWidth, one.clientWidth]")
+    assert shown[0] <= shown[1], "the table scrolls sideways"
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     entry = page.locator("tr.detail")
@@ -127,8 +140,7 @@ def test_the_audit_shows_what_differs_and_can_be_taken_along(eye: Eye, shop: Sho
     download.value.save_as(tmp_path / "audit.ndjson")
     lines = [json.loads(line) for line in (tmp_path / "audit.ndjson").read_text().splitlines()]
     assert [line["action"] for line in lines] == ["job.created", "job.changed"]
-    page.get_by_label("Action").fill("job.created")
-    page.keyboard.press("Enter")
+    page.get_by_label("Action").select_option("job.created")
     expect(rows).to_have_count(1)
     assert "action=job.created" in page.url
     until(lambda: shop.ask("GET", "audit/seals")["items"], "a scheduler has sealed them")
@@ -160,3 +172,25 @@ def test_a_viewer_sees_who_may_do_it(look: Open, shop: Shop) -> None:
     page.get_by_role("heading", name="Tenant default").wait_for()
     expect(page.get_by_role("table", name="Quotas").locator("tbody tr")).to_have_count(5)
     assert not any("/api/v1/tenants" in url or "/api/v1/api-keys" in url for url in eye.asked)
+
+
+def test_an_operation_without_effect_is_neither_a_success_nor_a_failure(eye: Eye, shop: Shop) -> None:
+    job = shop.ask(
+        "PUT", "jobs/paused-twice", {"task": "shop.pack", "kwargs": {"order": 1}, "schedule": {"every": "1h"}}
+    )
+    shop.ask("POST", f"jobs/{job['job_id']}/pause", {})
+    operation = shop.ask("POST", "bulk", {"action": "jobs.pause", "ids": [job["job_id"]]})["operation_id"]
+    until(lambda: shop.ask("GET", f"operations/{operation}")["state"] == "done", "the operation has ended")
+    page = eye.go(f"operations/{operation}")
+    verdict = page.locator(".verdict")
+    expect(verdict).to_have_text("1 unchanged (already paused)")
+    expect(verdict).to_have_class(re.compile("tone-calm"))
+    expect(page.locator("main")).to_contain_text("1 job")
+    bar = page.get_by_role("progressbar")
+    expect(bar).to_have_attribute("aria-valuetext", "1 unchanged (already paused)")
+    expect(bar.locator(".tone-calm")).to_have_count(1)
+    expect(bar.locator(".tone-good, .tone-bad")).to_have_count(0)
+    eye.go("dead-letters")
+    expect(page.get_by_role("link", name="Pause jobs")).to_have_count(0)
+    eye.go("runs?tab=operations")
+    expect(page.get_by_role("link", name="Pause jobs").first).to_be_visible()

@@ -1,7 +1,8 @@
 // Audit log: who changed what, when and from where, newest first; and the seals of the hash chain.
-import { html, useState } from "../lib/html.js";
+import { html, useRef, useState } from "../lib/html.js";
 import { caller, get, may, part } from "../lib/api.js";
 import { download } from "../lib/download.js";
+import { write } from "../lib/json.js";
 import { Icon } from "../lib/icons.js";
 import { useData } from "../lib/page_data.js";
 import { fetchPages } from "../lib/pages.js";
@@ -10,9 +11,11 @@ import { formatTime } from "../lib/time.js";
 import { CopyAs, Empty, DescriptionList, Json, Link, Loading, MoreButton, Skeleton, Tabs, Time, copy } from "../parts/elements.js";
 import { Command } from "../parts/copyable_command.js";
 import { perform } from "../parts/dialog.js";
-import { Changes } from "../parts/diff.js";
+import { Changes, expand } from "../parts/diff.js";
 import { DateTimeField } from "../parts/field.js";
-import { Facet } from "../parts/filters.js";
+import { Choice, Facet } from "../parts/filters.js";
+import { shortId } from "../parts/run_text.js";
+import { expression } from "../parts/schedule.js";
 import { Table } from "../parts/table.js";
 
 const TABS = { changes: "Changes", seals: "Seals" };
@@ -62,26 +65,38 @@ function Entries() {
       return next;
     });
   }
+  const values = useSeen(items);
   const search = new URLSearchParams(filters).toString();
   const flags = Object.entries(filters).map(([name, value]) => (name === "installation" ? " --installation" : ` --${name} '${value}'`)).join("");
   return html`<div class="tools" role="group" aria-label="filters">
-      <${Facet} name="who" label="Who" of=${known(items, "who")} /><${Facet} name="action" label="Action" of=${known(items, "action")} />
-      <${Facet} name="kind" label="Kind" of=${KINDS} /><${Facet} name="target" label="Target" of=${known(items, "target")} />
+      <${Facet} name="who" label="Who" of=${values("who")} /><${Choice} name="action" label="Action" of=${Object.fromEntries(values("action").map((one) => [one, one]))} />
+      <${Choice} name="kind" label="Kind" of=${asChoices([...new Set([...KINDS, ...values("kind")])])} /><${Facet} name="target" label="Target" of=${values("target")} />
       <${Range} />
-      ${caller.value.everywhere && html`<label><input type="checkbox" checked=${"installation" in filters}
-        onChange=${() => setQuery({ installation: "installation" in filters ? "" : "true" })} /> Entries of the installation</label>`}
+      ${caller.value.everywhere && html`<label title="Changes of pools, keys of the installation and others that belong to no tenant"><input type="checkbox" checked=${"installation" in filters}
+        onChange=${() => setQuery({ installation: "installation" in filters ? "" : "true" })} /> Installation-wide changes</label>`}
       ${search && html`<button type="button" class="quiet" onClick=${clear}>Clear</button>`}
     </div>
     <div class="tools"><button type="button"
       onClick=${() => perform(() => download("audit/export", filters, "audit.ndjson"))}>Export as NDJSON</button><span class="gap"></span>
       <${CopyAs} cli=${`bellringer audit list${flags}`} path=${`audit${search && `?${search}`}`} /></div>
     <${Loading} of=${found} shape="table">${(data) => html`${data.items.length === 0 ? html`<${Nothing} filtered=${search} more=${data.next_cursor} />`
-      : html`<${Table} caption="Changes, newest first" columns=${COLUMNS(opened, toggle)} rows=${data.items} id=${(entry) => String(entry.audit_id)} open=${toggle}
+      : html`<${Table} caption="Changes, newest first" kind="audit" columns=${COLUMNS(opened, toggle)} rows=${data.items} id=${(entry) => String(entry.audit_id)} open=${toggle}
         detail=${(entry) => opened.has(entry.audit_id) && html`<${Entry} entry=${entry} />`} />`}
       <${MoreButton} cursor=${data.next_cursor} busy=${found.busy} onMore=${() => setWanted(wanted + PAGE)} />`}<//>`;
 }
 
-const known = (items, name) => [...new Set(items.map((entry) => entry[name]))].sort();
+/** Values of a field, also those that were seen before a filter hid them; the filter's own value is always among them. */
+function useSeen(items) {
+  const seen = useRef({});
+  return (name) => {
+    const values = (seen.current[name] ??= new Set());
+    for (const entry of items) values.add(entry[name]);
+    if (query.value.get(name)) values.add(query.value.get(name));
+    return [...values].sort();
+  };
+}
+
+const asChoices = (values) => Object.fromEntries(values.map((value) => [value, value.replaceAll("_", " ")]));
 const clear = () => setQuery(Object.fromEntries(FILTERS.map((name) => [name, ""])));
 
 function Nothing({ filtered, more }) {
@@ -99,12 +114,15 @@ function Range() {
 
 const PLACES = { job: (id) => `jobs/${part(id)}`, run: (id) => `runs/${part(id)}`, operation: (id) => `operations/op_${part(id)}` };
 
-/** The name of the target: its current one, or the one in the entry. */
-const targetName = (entry) => [entry.name, entry.after?.name, entry.before?.name].find((name) => typeof name === "string") ?? entry.target;
+const NAMED_KINDS = ["calendar", "pool", "tenant"]; // their targets are names; those of others are ids
+
+/** The name of the target: its current one, or the one in the entry; otherwise its shortened id. */
+const targetName = (entry) => [entry.name, entry.after?.name, entry.before?.name].find((name) => typeof name === "string")
+  ?? (NAMED_KINDS.includes(entry.kind) ? entry.target : shortId(entry.target));
 
 function Target({ of }) {
   const text = html`<span class="clip" title=${of.target}>${targetName(of)}</span>`;
-  return html`<span><span class="mute">${of.kind.replaceAll("_", " ")}</span> ${of.kind in PLACES ? html`<${Link} to=${PLACES[of.kind](of.target)}>${text}<//>` : text}</span>`;
+  return html`<span class="target"><span class="mute">${of.kind.replaceAll("_", " ")}</span> ${of.kind in PLACES ? html`<${Link} to=${PLACES[of.kind](of.target)}>${text}<//>` : text}</span>`;
 }
 
 const COLUMNS = (opened, toggle) => [
@@ -112,8 +130,8 @@ const COLUMNS = (opened, toggle) => [
   { name: "Who", class: "tight", cell: (entry) => html`<${Link} to="audit" terms=${{ ...terms(), who: entry.who }}>${entry.who}<//>` },
   { name: "Action", class: "tight", cell: (entry) => html`<code>${entry.action}</code>` },
   { name: "Target", cell: (entry) => html`<${Target} of=${entry} />` },
-  { name: "Changed", cell: (entry) => html`<button type="button" class="quiet changed" aria-expanded=${opened.has(entry.audit_id)} onClick=${() => toggle(entry)}>
-    <${Icon} name=${opened.has(entry.audit_id) ? "chevron-down" : "chevron-right"} /> <span class="clip">${changedFields(entry).map((one) => one.replaceAll("_", " ")).join(", ") || "details"}</span></button>` },
+  { name: "Changed", class: "changed-cell", cell: (entry) => html`<button type="button" class="quiet changed" aria-expanded=${opened.has(entry.audit_id)} onClick=${() => toggle(entry)}>
+    <${Icon} name=${opened.has(entry.audit_id) ? "chevron-down" : "chevron-right"} /> <span class="clip" title=${summaryOf(entry)}>${summaryOf(entry)}</span></button>` },
   { name: "From", class: "tight", cell: (entry) => entry.origin ?? html`<span class="mute">no request</span>` },
   { name: "Request", class: "tight", cell: (entry) => entry.request_id && html`<${Request} of=${entry.request_id} />` },
 ];
@@ -134,6 +152,45 @@ function changesOf(entry) {
   const fields = changedFields({ changed: entry.changed.length ? entry.changed : Object.keys({ ...entry.before, ...entry.after }) });
   return fields.map((field) => ({ field, before: sizeOrValue(entry.before?.[field]), after: sizeOrValue(entry.after?.[field]) }));
 }
+
+const SUMMARY_FIELDS = 3; // fields that a row names with their values
+const SUMMARY_LENGTH = 40; // characters of a value
+
+function shortValue(value) {
+  if (value === undefined || value === null) return "none";
+  const text = typeof value === "string" ? value : write(value);
+  return text.length > SUMMARY_LENGTH ? `${text.slice(0, SUMMARY_LENGTH)}…` : text;
+}
+
+/** The first schedule of a stored job as one expression. */
+function scheduleOf(values) {
+  const [first, ...rest] = Array.isArray(values.schedules) ? values.schedules : [];
+  return isDocument(first) && `${expression(first)}${rest.length ? ` and ${rest.length} more` : ""}`;
+}
+
+const isDocument = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+
+/** What changed, in one line: the fields with old and new values; for a new or deleted object, what identifies it. */
+function summaryOf(entry) {
+  const { before, after } = entry;
+  if (before && after) {
+    const all = changesOf(entry).flatMap(expand);
+    const changes = all.some(({ field }) => !IS_TIME.test(field)) ? all.filter(({ field }) => !IS_TIME.test(field)) : all; // times only follow other changes
+    const told = changes.slice(0, SUMMARY_FIELDS).map(({ field, before: old, after: new_ }) => `${field.replace(/^spec\./, "").replaceAll("_", " ")} ${shortValue(old)} → ${shortValue(new_)}`);
+    return [...told, changes.length > SUMMARY_FIELDS && `${changes.length - SUMMARY_FIELDS} more`].filter(Boolean).join(", ") || "details";
+  }
+  const values = after ?? before;
+  if (!values) return entry.changed.map((one) => one.replaceAll("_", " ")).join(", ") || "details";
+  if (isDocument(values.spec)) { // a job: its stored form has the number of its task, not the name
+    const { kwargs } = values.spec;
+    return [scheduleOf(values) || "no schedule", isDocument(kwargs) && Object.keys(kwargs).length > 0 && shortValue(kwargs)].filter(Boolean).join(" · ");
+  }
+  const plain = Object.entries(values).filter(([field, value]) => !IDENTIFYING.test(field) && value !== null && value !== "" && typeof value !== "object");
+  return plain.slice(0, SUMMARY_FIELDS).map(([field, value]) => `${field.replaceAll("_", " ")} ${shortValue(value)}`).join(", ") || "details";
+}
+
+const IDENTIFYING = /^(name|who|version|shard|routed|digest|.*_id|.*_at|.*_by|.*hash.*)$/; // shown elsewhere in the row, or without meaning in one line
+const IS_TIME = /_(at|until)$/;
 
 /** An entry in full, below its row: what changed, who did it, from where, and in which request. */
 function Entry({ entry }) {

@@ -59,7 +59,7 @@ function Dead() {
       ${(data.items.length > 0 || filtered) && html`<${Tools} groups=${data.items} terms=${terms} />`}
       ${filtered ? html`<${Letters} terms=${terms} groups=${data.items} />` : data.items.length > 0 && html`<${Groups} of=${data} />`}
       ${!data.items.length && !filtered && html`<${NoDeadLetters} />`}`}<//>
-    <section class="below"><${Operations} brief=${true} /></section>`;
+    <section class="below"><${Operations} only="dead_letters" /></section>`;
 }
 
 function Copies({ terms }) {

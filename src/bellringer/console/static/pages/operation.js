@@ -7,7 +7,8 @@ import { formatCount } from "../lib/pages.js";
 import { formatDuration } from "../lib/time.js";
 import { CopyAs, DescriptionList, Json, Link, Loading, Time } from "../parts/elements.js";
 import { UNDO_MS, restoreDiscarded } from "../parts/discards.js";
-import { Progress, describeItems, abort, processed, operationTitle, usePollingWhile } from "../parts/operations.js";
+import { Progress, describeItems, describeResults, abort, processed, operationTitle, toneOfResults, usePollingWhile } from "../parts/operations.js";
+import { RunId, shortId } from "../parts/run_text.js";
 import { State } from "../parts/state_badge.js";
 import { Table } from "../parts/table.js";
 
@@ -21,14 +22,10 @@ export default function OperationPage({ parts }) {
 
 /** The summary line. */
 function summary(of) {
-  const all = formatCount(of.total);
-  if (of.state === "running") return `${of.done.toLocaleString("en")} of ${all} done so far`;
-  const say = (number, words) => number > 0 && `${number.toLocaleString("en")} ${words}`;
-  const rest = [say(of.skipped, "unchanged"), say(of.failed, "failed")].filter(Boolean).join(", ");
-  return `${of.state === "aborted" ? "Aborted: " : ""}${of.done.toLocaleString("en")} of ${all} done${rest && `; ${rest}`}`;
+  const results = describeResults(of);
+  if (of.state === "running") return results ? `${results}, of ${formatCount(of.total)} so far` : `0 of ${formatCount(of.total)} done so far`;
+  return `${of.state === "aborted" ? "Aborted: " : ""}${results || "nothing was changed"}`;
 }
-
-const toneOf = (of) => (of.failed ? "bad" : of.state === "aborted" ? "warn" : of.state === "done" ? "good" : "calm");
 
 /** A discard can be undone for a day after it ended. */
 const canUndo = (of) => of.action === "dead_letters.discard" && of.done > 0 && of.ended_at && Date.now() - new Date(of.ended_at) < UNDO_MS && may("operator");
@@ -40,10 +37,10 @@ function Page({ of, reload }) {
       ${of.state === "running" && may("operator") && html`<button type="button" class="danger" onClick=${() => abort(of, reload)}>Abort …</button>`}
       ${canUndo(of) && html`<button type="button" onClick=${() => restoreDiscarded({ operation_id: of.operation_id }, reload)}><${Icon} name="undo" /> Undo</button>`}
       <${CopyAs} cli=${`bellringer ops get ${of.operation_id}`} path=${`operations/${part(of.operation_id)}`} /></header>
-    <p class="verdict tone-${toneOf(of)}" role="status">${summary(of)}</p>
+    <p class="verdict tone-${toneOfResults(of)}" role="status">${summary(of)}</p>
     <${Progress} of=${of} />
     <ul class="figures">
-      <li><strong class="tone-good">${of.done.toLocaleString("en")}</strong> done</li>
+      <li><strong class=${of.done ? "tone-good" : ""}>${of.done.toLocaleString("en")}</strong> done</li>
       <li><strong>${of.skipped.toLocaleString("en")}</strong> unchanged</li>
       <li><strong class=${of.failed ? "tone-bad" : ""}>${of.failed.toLocaleString("en")}</strong> failed</li>
       <li><strong>${left.toLocaleString("en")}${of.state !== "done" && of.total.relation === "gte" ? " or more" : ""}</strong>${" "}
@@ -65,9 +62,15 @@ function Page({ of, reload }) {
       <${Table} caption="Failures" columns=${FAILURES(of.action)} rows=${of.failures} id=${(one) => one.id} />`}`;
 }
 
+/** The name of a job that failed; its id if it was deleted. */
+function JobName({ id }) {
+  const job = useData((stop) => get(`jobs/${part(id)}`, {}, stop).catch(() => null), [id], { once: true }).data;
+  return html`<${Link} to=${`jobs/${part(id)}`} title=${id} class="name">${job?.name ?? html`<code>${shortId(id)}</code>`}<//>`;
+}
+
 const FAILURES = (action) => [
-  { name: "Item", class: "tight", cell: (one) => html`<${Link} to=${`${action.startsWith("jobs.") ? "jobs" : "runs"}/${part(one.id)}`}><code>${one.id}</code>
-    <//>` },
+  { name: action.startsWith("jobs.") ? "Job" : "Run", class: "tight", cell: (one) => (action.startsWith("jobs.") ? html`<${JobName} id=${one.id} />` : html`<${RunId} id=${one.id} />`) },
+  { name: "Result", class: "tight", cell: () => html`<${State} of="failed" />` },
   { name: "Code", class: "tight", cell: (one) => html`<code>${one.code}</code>` },
   { name: "Reason", cell: (one) => one.detail },
 ];

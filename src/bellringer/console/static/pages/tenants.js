@@ -7,7 +7,7 @@ import { setQuery, query } from "../lib/router.js";
 import { formatTime } from "../lib/time.js";
 import { Keys } from "../parts/api_keys.js";
 import { DialogForm } from "../parts/dialog_form.js";
-import { Card, CopyAs, Empty, Loading, MoreButton } from "../parts/elements.js";
+import { Card, CopyAs, Empty, Link, Loading, MoreButton, Time } from "../parts/elements.js";
 import { Command } from "../parts/copyable_command.js";
 import { confirm, openDialog, notify } from "../parts/dialog.js";
 import { TextField, faultsAt } from "../parts/field.js";
@@ -27,7 +27,7 @@ const QUOTAS = {
   payload_bytes: ["Argument size", "bytes of arguments per job or run"],
   api_per_minute: ["Requests per minute", "per server process"],
 };
-const COUNTED = ["jobs", "fires_per_minute", "in_flight"];
+const SHORT_NAMES = { jobs: "Jobs", fires_per_minute: "Fires / min", in_flight: "Runs", api_per_minute: "Requests / min" }; // headers of the table
 const pathOf = (tenant) => `tenants/${part(tenant.name)}`;
 const figure = (value) => value.toLocaleString("en", { maximumFractionDigits: 1 });
 
@@ -39,8 +39,8 @@ export default function Tenants() {
 /** Usage against quota. */
 function Quota({ of, name }) {
   if (!of) return html`<span class="mute">…</span>`;
-  if (of.used === null) return of.most === null ? html`<span class="mute">no limit</span>` : html`at most ${figure(of.most)}`;
-  if (of.most === null) return html`<span>${figure(of.used)} <span class="mute">(no limit)</span></span>`;
+  if (of.used === null) return of.most === null ? html`<span class="mute">–</span>` : html`<span title="the limit; its usage is not counted">≤ ${figure(of.most)}</span>`;
+  if (of.most === null) return html`<span>${figure(of.used)}</span>`;
   return html`<${Gauge} value=${of.used} most=${of.most} label=${`${QUOTAS[of.name]?.[0] ?? of.name} of ${name}`} waits=${true} />`;
 }
 
@@ -71,7 +71,7 @@ function AllTenants() {
   return html`<header class="head"><h1>Tenants</h1><span class="gap"></span><button type="button" class="main"
     onClick=${() => askTenant(null, reload)}>New tenant …</button><${CopyAs} cli="bellringer tenants list" path="tenants" /></header>
     <${Loading} of=${found}>${(data) => html`<p class="lead">${summary(data)}</p>
-      <${Table} caption="Tenants" columns=${COLUMNS(used.data ?? {}, reload)} rows=${data.items} id=${(one) => one.name}
+      <${Table} caption="Tenants" kind="tenants" columns=${COLUMNS(used.data ?? {}, reload)} rows=${data.items} id=${(one) => one.name}
         open=${(one) => setQuery({ tenant: one.name })} />
       <${MoreButton} cursor=${data.next_cursor} busy=${found.busy} onMore=${() => setWanted(wanted + PAGE)} />
       ${data.items.length === 1 && html`<${OnlyOneTenant} />`}<${OneTenant} of=${data.items.find((one) => one.name === query.value.get("tenant"))} />`}<//>`;
@@ -95,22 +95,21 @@ const objectiveText = ({ target, within }) => [target && `${+(target * 100).toFi
 const waiting = (load) => figure(load ? load.ready + load.retrying + load.held : 0);
 
 const COLUMNS = (used, reload) => [
-  { name: "State", class: "tight", cell: (one) => html`<${State} of=${one.suspended_at ? "suspended" : "active"}
-    title=${one.suspended_at ? `since ${formatTime(one.suspended_at)}` : undefined} />` },
-  { name: "Name", cell: (one) => html`<span><span class="name">${one.name}</span>${one.name === caller.value.tenant && html` <span class="mute">(current)</span>`}</span>` },
-  ...COUNTED.map((quota) => ({ name: QUOTAS[quota][0], title: QUOTAS[quota][1], class: "tight", cell: (one) => html`<${Quota}
+  { name: "State", class: "tight", cell: (one) => html`<span><${State} of=${one.suspended_at ? "suspended" : "active"}
+    title=${one.suspended_at ? `since ${formatTime(one.suspended_at)}` : undefined} />${one.suspended_at && html`<span class="mute since"><${Time} at=${one.suspended_at} /></span>`}</span>` },
+  { name: "Name", cell: (one) => html`<span><${Link} to="tenants" terms=${{ tenant: one.name }} class="name">${one.name}<//>${one.name === caller.value.tenant && html` <span class="mute since">(current)</span>`}</span>` },
+  ...Object.entries(SHORT_NAMES).map(([quota, name]) => ({ name, title: QUOTAS[quota][1], class: "tight", cell: (one) => html`<${Quota}
     of=${used[one.name]?.[quota]} name=${one.name} />` })),
-  { name: "Requests per minute", class: "tight", cell: (one) => html`<${Quota} of=${used[one.name]?.api_per_minute} name=${one.name} />` },
   { name: "Waiting", class: "number", title: "runs that wait for a worker, for a retry, or for the end of a pause of their task", cell: (one) => waiting(used[one.name]?.load) },
   { name: "Retries", class: "number", title: "attempts in the last hour that were not the first of their run", cell: (one) => figure(used[one.name]?.load.retried ?? 0) },
   { name: "Weight", class: "number", title: "share of the workers when several tenants wait: 2 gets twice as much as 1", cell: (one) => figure(one.weight) },
-  { name: "Objective", class: "tight", title: "share of runs that start in time", cell: (one) => objectiveText(one.objective) || html`<span class="mute" title="the default of the installation">default</span>` },
+  { name: "Objective", title: "share of runs that start in time", cell: (one) => objectiveText(one.objective) || html`<span class="mute" title="the default of the installation">default</span>` },
   { name: html`<span class="unseen">Actions</span>`, class: "tight acts", cell: (one) => html`<span class="row-actions">
       <button type="button" class="quiet" aria-label=${`Keys of ${one.name}`} aria-expanded=${query.value.get("tenant") === one.name} onClick=${() => setQuery({ tenant: one.name })}>Keys</button>
+      <button type="button" class="quiet" aria-label=${`${one.suspended_at ? "Unsuspend" : "Suspend"} ${one.name} …`} onClick=${() => suspend(one, reload)}>${one.suspended_at ? "Unsuspend …" : "Suspend …"}</button>
       <${Menu} label=${`More actions: ${one.name}`} items=${[
         one.name !== caller.value.tenant && { icon: "tenants", text: `Switch to ${one.name}`, act: () => switchTenant(one.name) },
         { icon: "edit", text: "Edit …", act: () => askTenant(one, reload) },
-        one.suspended_at ? { icon: "resume", text: "Resume …", act: () => suspend(one, reload) } : { icon: "pause", text: "Suspend …", tone: "bad", act: () => suspend(one, reload) },
       ]} /></span>` },
 ];
 
@@ -118,11 +117,11 @@ const COLUMNS = (used, reload) => [
 function suspend(one, reload) {
   const stop = !one.suspended_at;
   confirm({
-    title: stop ? `Suspend ${one.name}?` : `Resume ${one.name}?`,
-    verb: stop ? `Suspend ${one.name}` : `Resume ${one.name}`,
+    title: stop ? `Suspend ${one.name}?` : `Unsuspend ${one.name}?`,
+    verb: stop ? `Suspend ${one.name}` : `Unsuspend ${one.name}`,
     note: stop ? "Its schedules stop firing, and its users and programs can only read." : "Its schedules fire again, and its users and programs can make changes again.",
     act: () => request("PATCH", pathOf(one), { body: { suspended: stop } }).then(reload),
-    done: `${stop ? "Suspended" : "Resumed"} ${one.name}`,
+    done: `${stop ? "Suspended" : "Unsuspended"} ${one.name}`,
   });
 }
 

@@ -10,7 +10,7 @@ const isObject = (value) => value !== null && typeof value === "object" && Objec
 const same = (one, other) => write(one) === write(other);
 
 /** One change for each inner value that differs: `retry.attempts`, `schedules[0].cron`. */
-function expand({ field, before, after }) {
+export function expand({ field, before, after }) {
   if (isObject(before) && isObject(after)) {
     const names = [...new Set([...Object.keys(before), ...Object.keys(after)])].filter((name) => !same(before[name], after[name]));
     return names.flatMap((name) => expand({ field: `${field}.${name}`, before: before[name], after: after[name] }));

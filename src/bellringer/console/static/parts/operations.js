@@ -12,7 +12,16 @@ import { State } from "./state_badge.js";
 import { Table } from "./table.js";
 
 const PAGE = 20;
-const VERBS = { pause: "Pause", resume: "Resume", delete: "Delete", run: "Run", cancel: "Cancel", retry: "Retry", redrive: "Redrive", discard: "Discard" };
+const BRIEF = 5; // operations below another list
+const VERBS = { pause: "Pause", resume: "Resume", delete: "Delete", run: "Run", cancel: "Cancel", retry: "Retry", redrive: "Redrive", discard: "Discard", update: "Update", revert: "Revert" };
+const OBJECTS = { jobs: "job", runs: "run", dead_letters: "dead letter" };
+const RECENT_EXAMINED = 100; // operations among which those of one kind are found: the list has no filter by action
+// Why the items of an action were left as they are: they were in the wanted state, or were deleted in the meantime.
+const UNCHANGED = {
+  "jobs.pause": "already paused", "jobs.resume": "not paused", "jobs.delete": "already deleted", "jobs.run": "deleted", "jobs.update": "already so, or deleted",
+  "jobs.revert": "deleted or changed since", "runs.cancel": "already ended", "runs.retry": "no longer failed",
+  "dead_letters.redrive": "no longer dead letters", "dead_letters.discard": "no longer dead letters",
+};
 
 /** jobs.pause → Pause jobs. */
 export function operationTitle(operation) {
@@ -24,7 +33,10 @@ export const processed = (operation) => operation.done + operation.skipped + ope
 
 /** Describes the items of an operation. */
 export function describeItems(operation) {
-  if (operation.named !== null) return `${operation.named.toLocaleString("en")} selected items`;
+  if (operation.named !== null) {
+    const what = OBJECTS[operation.action.split(".")[0]] ?? "item";
+    return `${operation.named.toLocaleString("en")} ${what}${operation.named === 1 ? "" : "s"}`;
+  }
   const terms = Object.entries(operation.filter ?? {});
   return terms.length ? terms.map(([name, value]) => `${name.replace(/_at$/, "")}: ${value}`).join(" · ") : "all";
 }
@@ -38,11 +50,25 @@ export function usePollingWhile(isOn, reload, every) {
   }, [isOn, live.value === "paused"]);
 }
 
+/** What became of the items so far: "3 done, 1 unchanged (already paused), 2 failed". */
+export function describeResults(operation) {
+  const say = (count, words) => count > 0 && `${count.toLocaleString("en")} ${words}`;
+  const reason = UNCHANGED[operation.action];
+  return [say(operation.done, "done"), say(operation.skipped, `unchanged${reason ? ` (${reason})` : ""}`), say(operation.failed, "failed")].filter(Boolean).join(", ");
+}
+
+/** An operation that changed nothing is neither a success nor a failure. */
+export const toneOfResults = (operation) => (operation.failed ? "bad" : operation.state === "aborted" ? "warn" : operation.state === "done" && operation.done ? "good" : "calm");
+
+const SEGMENTS = [["done", "good"], ["skipped", "calm"], ["failed", "bad"]];
+
+/** A bar with one segment each for the items that are done, unchanged and failed. */
 export function Progress({ of }) {
-  const far = Math.min(processed(of), of.total.value);
-  const label = `${processed(of)} of ${formatCount(of.total)} processed`;
-  return html`<progress class="progress" max=${Math.max(of.total.value, 1)} value=${of.state === "done" ? Math.max(of.total.value, 1) : far}
-    aria-label=${label}>${label}</progress>`;
+  const all = Math.max(of.state === "done" ? processed(of) : of.total.value, processed(of), 1); // items that no longer exist are not counted
+  const label = `${processed(of).toLocaleString("en")} of ${formatCount(of.total)} processed`;
+  return html`<span class="progress results" role="progressbar" aria-label=${label} aria-valuemin="0" aria-valuemax=${all} aria-valuenow=${processed(of)}
+    aria-valuetext=${describeResults(of) || label} title=${describeResults(of) || label}>
+    ${SEGMENTS.filter(([name]) => of[name] > 0).map(([name, tone]) => html`<span key=${name} class="tone-${tone}" style=${{ width: `${(of[name] / all) * 100}%` }}></span>`)}</span>`;
 }
 
 export function abort(operation, then = () => {}) {
@@ -57,12 +83,12 @@ export function abort(operation, then = () => {}) {
 
 const COLUMNS = (reload) => [
   { name: "State", class: "tight", cell: (one) => html`<${State} of=${one.state} />` },
-  { name: "Action", cell: (one) => html`<${Link} to=${`operations/${part(one.operation_id)}`} class="name">${operationTitle(one)}<//> <span class="mute">
-    ${one.operation_id}</span>` },
+  { name: "Action", cell: (one) => html`<span><${Link} to=${`operations/${part(one.operation_id)}`} class="name">${operationTitle(one)}<//> <span class="mute">
+    ${one.operation_id}</span></span>` },
   { name: "Items", cell: (one) => html`<span class="clip" title=${describeItems(one)}>${describeItems(one)}</span>` },
   { name: "Progress", class: "tight", cell: (one) => html`<${Progress} of=${one} />` },
-  { name: "Done", class: "number", cell: (one) => `${one.done.toLocaleString("en")} of ${formatCount(one.total)}` },
-  { name: "Failed", class: "number", cell: (one) => (one.failed ? html`<span class="tone-bad">${one.failed.toLocaleString("en")}</span>` : "0") },
+  { name: "Result", cell: (one) => html`<span class=${one.failed ? "tone-bad" : ""}>${describeResults(one) || (one.state === "running" ? "nothing yet" : "nothing changed")}${one.state === "running" && html` <span
+    class="mute">of ${formatCount(one.total)}</span>`}</span>` },
   { name: "By", class: "tight", cell: (one) => one.who },
   { name: "Reason", cell: (one) => html`<span class="clip" title=${one.reason}>${one.reason ?? ""}</span>` },
   { name: "Started", class: "tight", cell: (one) => html`<${Time} at=${one.created_at} />` },
@@ -70,17 +96,21 @@ const COLUMNS = (reload) => [
     onClick=${() => abort(one, reload)}>Abort …</button>` },
 ];
 
-/** The latest operations. `brief`: only a few, below another list. */
-export function Operations({ brief = false }) {
-  const [wanted, setWanted] = useState(brief ? 5 : PAGE);
-  const found = useData((stop) => fetchPages("operations", {}, wanted, stop), [wanted]);
+/** The latest operations. `only`: the latest few on these objects, such as `dead_letters`, below another list. */
+export function Operations({ only }) {
+  const brief = only !== undefined;
+  const [wanted, setWanted] = useState(PAGE);
+  const found = useData(async (stop) => {
+    const page = await fetchPages("operations", {}, brief ? RECENT_EXAMINED : wanted, stop);
+    return brief ? { ...page, items: page.items.filter((one) => one.action.startsWith(`${only}.`)).slice(0, BRIEF) } : page;
+  }, [wanted, only]);
   usePollingWhile(found.data?.items.some((one) => one.state === "running") ?? false, found.reload, 2000);
   return html`<${Loading} of=${found}>${(data) =>
     data.items.length === 0
       ? !brief && html`<${Empty} title="No operations yet">
         <p>Bulk actions appear here with their progress and failures.</p><p><${Command}
         text="bellringer ops start runs.cancel --filter state=queued --dry-run" /></p><//>`
-      : html`${brief && html`<h2>Recent operations</h2>`}
+      : html`${brief && html`<h2>Recent operations on ${OBJECTS[only]}s</h2>`}
         ${!brief && html`<div class="tools"><span class="gap"></span><${CopyAs} cli="bellringer ops list" path="operations" /></div>`}
         <${Table} caption="Operations" columns=${COLUMNS(found.reload)} rows=${data.items} id=${(one) => one.operation_id}
           open=${(one) => navigate(`operations/${part(one.operation_id)}`)} />
