@@ -7,7 +7,7 @@ import { now } from "../lib/time.js";
 import { formatDate, wallClock } from "../lib/zoned.js";
 import { useData } from "../lib/page_data.js";
 import { ErrorMessage, Link } from "./elements.js";
-import { hoursOf } from "./agenda_model.js";
+import { hoursOf, isRepeat } from "./agenda_model.js";
 
 const MAX_ENTRIES = 200; // of an expanded cell
 const MAX_REPEATS = 3; // jobs that repeat within the hours, listed at the top of a day
@@ -23,23 +23,24 @@ function Entry({ entry, tz, focusable }) {
     <time datetime=${entry.at}>${time}</time> <span class="name">${entry.job}</span>${entry.times > 1 && html` <span class="times">×${number(entry.times)}</span>`}<//></li>`;
 }
 
-/** The entries of cells, the first `most` of them until they are expanded. */
-function Entries({ cells, tz, most, focusable, label, filters }) {
+/** The entries of cells, the first `most` of them until they are expanded. `hourly`: the cells are hours, without the jobs that repeat within them. */
+function Entries({ cells, tz, most, focusable, label, filters, hourly = false }) {
   const [open, setOpen] = useState(false);
   const listed = cells.flatMap((cell) => cell.entries);
   const jobs = cells.reduce((sum, cell) => sum + cell.jobs, 0);
   const shown = listed.slice(0, jobs > most ? most - 1 : most);
-  if (open) return html`<${AllEntries} cells=${cells} tz=${tz} focusable=${focusable} filters=${filters} close=${() => setOpen(false)} />`;
+  if (open) return html`<${AllEntries} cells=${cells} tz=${tz} focusable=${focusable} filters=${filters} hourly=${hourly} close=${() => setOpen(false)} />`;
   return html`${shown.length > 0 && html`<ul class="events">${shown.map((entry) => html`<${Entry} key=${`${entry.job_id} ${entry.at}`} entry=${entry} tz=${tz} focusable=${focusable} />`)}</ul>`}
     ${jobs > shown.length && html`<button type="button" class="quiet more-events" tabindex=${focusable ? 0 : -1} aria-expanded="false" aria-label=${`${number(jobs - shown.length)} more jobs, ${label}`}
       onClick=${() => setOpen(true)}>+${number(jobs - shown.length)} more</button>`}`;
 }
 
-function AllEntries({ cells, tz, focusable, filters, close }) {
+function AllEntries({ cells, tz, focusable, filters, hourly, close }) {
   const [first, last] = [cells[0], cells.at(-1)];
   const found = useData((stop) => get("calendar", { ...filters, tz, from: first.from, to: last.to, cell: "day", limit: MAX_ENTRIES }, stop), [first.from, last.to, JSON.stringify(filters)], { once: true });
-  const entries = (found.data?.cells ?? []).flatMap((cell) => cell.entries);
-  const jobs = (found.data?.cells ?? []).reduce((sum, cell) => sum + cell.jobs, 0);
+  const all = (found.data?.cells ?? []).flatMap((cell) => cell.entries);
+  const entries = hourly ? all.filter((entry) => !isRepeat(entry, cells.length)) : all;
+  const jobs = (found.data?.cells ?? []).reduce((sum, cell) => sum + cell.jobs, 0) - (all.length - entries.length);
   return html`<${ErrorMessage} error=${found.error} />
     <ul class="events all" aria-busy=${found.busy && !found.data ? "true" : undefined}>${(found.data ? entries : cells.flatMap((cell) => cell.entries)).map((entry) => html`<${Entry} key=${`${entry.job_id} ${entry.at}`} entry=${entry} tz=${tz} focusable=${focusable} />`)}</ul>
     ${jobs > entries.length && html`<p class="mute">and ${plural(jobs - entries.length, "more job")}</p>`}
@@ -133,7 +134,7 @@ export function TimeGrid({ data, days, filters, turn }) {
       ${places.map((place, n) => html`<div key=${place.day.date} ...${cell(hour, n)} aria-label=${hourLabel(place, hour)}
         class="${dayClass({ ...place.day, freezes: place.freezes })} ${place.spans.length ? "" : "skipped"} ${place.day.isToday && hour < clock.hour ? "past" : ""}">
         ${place.day.isToday && hour === clock.hour && html`<span class="now" style=${{ "--minute": String(clock.minute) }} title=${`Now: ${clock.time}`}></span>`}
-        ${place.spans.length === 0 ? html`<span class="mute no-hour">no such hour</span>` : html`<${Entries} cells=${place.cells} tz=${tz} most=${most} focusable=${isAt(hour, n)} label=${hourLabel(place, hour)} filters=${filters} />`}
+        ${place.spans.length === 0 ? html`<span class="mute no-hour">no such hour</span>` : html`<${Entries} cells=${place.cells} tz=${tz} most=${most} focusable=${isAt(hour, n)} label=${hourLabel(place, hour)} filters=${filters} hourly=${true} />`}
       </div>`)}</div>`)}
   </div>${days.some((day) => day.hidden) && html`<p class="mute">The figures at the top of the days also count ${number(days.reduce((sum, day) => sum + day.hidden, 0))} occurrences of jobs that are not named here.</p>`}`;
 }

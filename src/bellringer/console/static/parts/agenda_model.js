@@ -47,12 +47,31 @@ export function daysOf(data, today) {
   });
 }
 
+export const isRepeat = (entry, hours = 1) => entry.times > REPEATS * hours;
+
+/**
+ * A response lists only the first jobs of a cell, and jobs that repeat come last. A job that is not among those listed, but repeats in the
+ * nearest complete hours before and after, repeats in between too.
+ */
 function withoutRepeats(cells) {
   const repeats = new Map();
-  const others = cells.map((cell) => {
-    const often = cell.entries.filter((entry) => entry.times > REPEATS);
-    for (const { job_id, job } of often) repeats.set(job_id, { job_id, job });
-    return { ...cell, jobs: cell.jobs - often.length, entries: cell.entries.filter((entry) => entry.times <= REPEATS) };
+  const often = cells.map((cell) => cell.entries.filter((entry) => isRepeat(entry)));
+  for (const { job_id, job } of often.flat()) repeats.set(job_id, { job_id, job });
+  const isCut = (cell) => cell.jobs > cell.entries.length;
+  const idsNear = (n, by) => {
+    let at = n + by;
+    while (cells[at] && isCut(cells[at])) at += by;
+    return cells[at] && new Set(often[at].map((entry) => entry.job_id));
+  };
+  const others = cells.map((cell, n) => {
+    let count = often[n].length;
+    if (isCut(cell)) {
+      const listed = new Set(cell.entries.map((entry) => entry.job_id));
+      const near = [idsNear(n, -1), idsNear(n, 1)].filter(Boolean);
+      const unlisted = near.length === 0 ? [] : [...near[0]].filter((id) => !listed.has(id) && near.every((ids) => ids.has(id)));
+      count += Math.min(unlisted.length, cell.jobs - cell.entries.length);
+    }
+    return { ...cell, jobs: cell.jobs - count, entries: cell.entries.filter((entry) => !isRepeat(entry)) };
   });
   return { cells: others.filter((cell) => cell.jobs), repeats: [...repeats.values()].sort((a, b) => (a.job < b.job ? -1 : 1)) };
 }
