@@ -83,6 +83,9 @@ def test_moves_of_shards_are_shown_with_their_cause(eye: Eye, shop: Shop, second
     until(lambda: set(shards(shop).values()) == {64}, "the first scheduler has taken over")
     expired = moves.locator("li", has_text="lease expired").first
     expect(expired).to_contain_text("32 shards")
+    expect(page.locator(".verdict")).to_contain_text(f"the leases of {name} on 32 shards expired")
+    expect(page.locator(".verdict")).to_contain_text("Warning")
+    expect(nodes.locator("tr", has_text=name)).to_contain_text(re.compile("lost|gone"))
     expect(expired).to_contain_text("from")
     expect(expired).to_contain_text(name)
     expect(page.locator(".shard-group")).to_have_count(1)

@@ -21,6 +21,7 @@ const POLL_SECONDS = 3; // lease renewals are not announced by the live stream
 const NARROW = matchMedia("(max-width: 48rem)"); // 64 leases as cards are long, so they start closed
 const DATABASE_POLL_SECONDS = 15; // measuring the size of a large database takes a while
 const LOST_AFTER_SECONDS = 10; // seconds without a heartbeat after which a node has lost its leases
+const RECENT_LOSS_MS = 60_000; // milliseconds for which an expired lease is a warning, even if another node has taken over
 const MAX_SKEW_SECONDS = 1; // seconds of clock skew that are worth a warning
 const LATE_AFTER_SECONDS = 5; // seconds that a shard may be late
 
@@ -45,7 +46,7 @@ export default function Cluster() {
   return html`<header class="head"><h1>Cluster</h1><span class="gap"></span><${CopyAs} cli="bellringer cluster status" path="cluster" /></header>
     <${Loading} of=${found} shape="page">${(data) => {
       const places = placesOf(data.nodes, data.moves?.items ?? []);
-      return html`<${Summary} data=${data} health=${database.data} /><${Nodes} nodes=${data.nodes} places=${places} leases=${data.leases} />
+      return html`<${Summary} data=${data} health=${database.data} /><${Nodes} nodes=${data.nodes} places=${places} leases=${data.leases} lost=${lostNodes(data)} />
         <${Shards} data=${data} places=${places} />
         ${data.moves && html`<${ShardMoves} moves=${data.moves} leases=${data.leases} places=${places} hours=${hours} />`}
         <div class="cards two">${database.data && html`<${DatabaseHealth} health=${database.data} />`}<${Versions} data=${data} /><${Lag} lag=${data.lag} /></div>
@@ -54,7 +55,20 @@ export default function Cluster() {
 }
 
 const alive = (node) => node.age < LOST_AFTER_SECONDS;
-const stateOf = (node) => (!alive(node) ? "gone" : node.waits_for ? "waiting" : "live");
+const stateOf = (node, isLost) => (!alive(node) ? "gone" : isLost ? "lost" : node.waits_for ? "waiting" : "live");
+
+/** Nodes whose leases expired after their last heartbeat: they are listed for a while, but hold nothing. Node id → expired moves. */
+function lostNodes({ nodes, moves }) {
+  const seen = new Map(nodes.map((node) => [node.node_id, Date.parse(node.seen_at)]));
+  return Map.groupBy((moves?.items ?? []).filter((move) => move.cause === "expired" && Date.parse(move.at) > (seen.get(move.previous) ?? Infinity)), (move) => move.previous);
+}
+
+/** Leases that expired within the last minute, as one text for each node that had them. */
+function recentLosses({ moves }) {
+  const recent = (moves?.items ?? []).filter((move) => move.cause === "expired" && Date.parse(moves.until) - Date.parse(move.at) < RECENT_LOSS_MS);
+  return [...Map.groupBy(recent, (move) => move.previous)].map(([, lost]) => `the leases of ${lost[0].previous_node ?? "a node"} on ${plural(lost.length, "shard")} expired ${formatDuration(
+    Math.max((Date.parse(moves.until) - Date.parse(lost[0].at)) / 1000, 1))} ago`);
+}
 
 /** The problems, each with its tone. */
 function problems(data, health) {
@@ -67,6 +81,7 @@ function problems(data, health) {
     ...(shards.free ? [["bad", `${plural(shards.free, "shard")} without a holder: their jobs do not fire`]] : []),
     ...(late ? [["bad", late]] : []),
     ...(skewOf(data) >= MAX_SKEW_SECONDS ? [["warn", "clocks differ"]] : []),
+    ...recentLosses(data).map((text) => ["warn", text]),
     ...waits.map((text) => ["warn", text]),
     ...databaseProblems(health),
     ...(schema.current === schema.wanted ? [] : [["warn", `the schema is version ${schema.current}, but this server needs ${schema.wanted}`]]),
@@ -100,11 +115,11 @@ const tokens = (leases) => {
   return least === most ? String(least) : `${least}–${most}`;
 };
 
-function Nodes({ nodes, places, leases }) {
+function Nodes({ nodes, places, leases, lost }) {
   const held = (node) => leases.filter((lease) => lease.holder === node.node_id);
   const number = (name, cell, title) => ({ name, class: "number", cell, title });
   const columns = [
-    { name: "State", cell: (node) => html`<${State} of=${stateOf(node)} />
+    { name: "State", cell: (node) => html`<${State} of=${stateOf(node, lost.has(node.node_id))} />
       ${node.waits_for && alive(node) ? html` <span class="mute">for ${node.waits_for}</span>` : ""}` },
     { name: "Node", cell: (node) => html`<span><${Badge} place=${places.get(node.node_id)} /> <strong>${node.name}</strong> <span class="mute">
       ${node.host === null ? "" : `${node.host} pid ${node.pid}`}</span></span>` },
