@@ -8,7 +8,8 @@ const SIMILAR_SHARE = 0.1; // counts that differ by less than this share of the 
 /**
  * Color level of a cell: 0 for no fires, otherwise 1 to 5; the middle level if all counts are similar. On the log scale the level follows the
  * logarithm of what exceeds the steady load, so that neither jobs that fire in every cell nor one herd hide the differences between the others.
- * On the quantile scale each level has about as many cells.
+ * On the quantile scale each level has about as many cells. If no cell has more counts than there are levels, the log scale is linear:
+ * each count has its share of the strongest level.
  */
 function strengths(rows, scale) {
   const counts = rows.flatMap((row) => row.cells).filter((cell) => cell?.count).map((cell) => cell.count).sort((a, b) => a - b);
@@ -18,9 +19,11 @@ function strengths(rows, scale) {
   const excess = (count) => Math.log1p(Math.max(count - steady, 0)) / Math.log1p(most - steady);
   const bounds = Array.from({ length: STRENGTHS - 1 }, (_, n) => counts[Math.floor((counts.length * (n + 1)) / STRENGTHS)]);
   const byRank = (count) => 1 + bounds.filter((bound) => count >= bound && count > least).length;
+  const isLinear = scale === "log" && most <= STRENGTHS;
   const byLog = (count) => Math.max(1, Math.ceil(excess(count) * STRENGTHS));
-  const of = (count) => (!count ? 0 : isEven ? MIDDLE : scale === "quantile" ? byRank(count) : byLog(count));
-  return { of, isEven, least: isEven ? steady : least, most };
+  const of = (count) => (!count ? 0 : isEven ? MIDDLE : isLinear ? Math.ceil((count / most) * STRENGTHS) : scale === "quantile" ? byRank(count) : byLog(count));
+  const levels = isEven ? [MIDDLE] : isLinear ? [...new Set(counts.map(of))] : Array.from({ length: STRENGTHS }, (_, n) => n + 1);
+  return { of, levels, least: isEven ? steady : least, most };
 }
 
 /**
@@ -65,8 +68,7 @@ export function Heatmap({ label, rows, ticks, picked, pick, scale = "log" }) {
         aria-label=${cell?.title ?? "in the past"} title=${cell?.title}></span>`)}</div></div>`)}
   </div>
   <p class="legend mute" aria-hidden="true">none <span class="swatch heat-0">
-    </span> ${strength.most > 0 && html`${strength.least.toLocaleString("en")} ${(strength.isEven ? [MIDDLE]
-    : [1, 2, 3, 4, 5]).map((one) => html`<span class="swatch heat-${one}">
+    </span> ${strength.most > 0 && html`${strength.least.toLocaleString("en")} ${strength.levels.map((one) => html`<span class="swatch heat-${one}">
     </span>`)} ${strength.most.toLocaleString("en")}`}${rows.some((row) => row.cells.some((cell) => cell?.hot))
     && html` <span class="swatch hot"></span> peak`}</p>`;
 }

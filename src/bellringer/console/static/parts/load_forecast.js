@@ -67,7 +67,7 @@ export function LoadForecast() {
 }
 
 function NoFires({ chosen }) {
-  return html`<${Verdict} tone="good">Nothing is due in the ${SPANS[chosen].toLowerCase()}.<//>
+  return html`<${Verdict} tone="calm">Nothing is due in the ${SPANS[chosen].toLowerCase()}.<//>
     <${Empty} title="No upcoming fires"><p>Create a job with a schedule to see its fires here:</p>
       <p><${Command} text="bellringer jobs create nightly reports.build --cron '30 2 * * *' --tz Europe/Paris" /></p>
       ${may("editor") && html`<p><${Link} to="jobs/new" class="button">Create a job<//></p>`}<//>`;
@@ -168,7 +168,7 @@ function Summary({ data, pool }) {
   const notes = [data.omitted > 0 && `${number(data.omitted)} ${data.omitted === 1 ? "job runs" : "jobs run"} more often than every minute and ${data.omitted === 1 ? "is" : "are"} not counted`,
     data.left_out > 0 && `${number(data.left_out)} jobs are not counted because there are too many jobs or schedules`, data.timers_until
     && `timers after ${formatTime(data.timers_until)} are not counted`].filter(Boolean);
-  if (!peak) return html`<${Verdict} tone="good">Nothing else is due in this time.<//>${notes.map((text) => html`<p class="mute">${text}.</p>`)}`;
+  if (!peak) return html`<${Verdict} tone="calm">Nothing else is due in this time.<//>${notes.map((text) => html`<p class="mute">${text}.</p>`)}`;
   return html`<${Verdict} tone=${crowded ? "warn" : "good"}>${fires(data.total)} expected${pool && ` in all pools`}; the busiest ${bucketWord(data)} is${" "}
       <${Link} to="calendar" terms=${{ ...Object.fromEntries(query.value), at: peak.at, in: "" }}>${formatClock(peak.at).slice(0, 5)} → ${fires(peak.fires)}<//>
         ${peak.fires > 1 && `, most of them in ${peak.pool}`}${crowded
