@@ -308,6 +308,8 @@ def test_a_signal_is_sent_and_a_node_and_the_run_are_cancelled(eye: Eye, shop: S
     run = start(shop, make(shop, "signalled", *nodes))
     page = eye.go(f"runs/{run}?node=approve")
     expect(box(page, "approve")).to_contain_text("waiting")
+    reason = page.locator(".reasons li", has_text="waits for the signal")
+    expect(reason).to_have_class("tone-calm")
     page.get_by_role("button", name="Send signal …").click()
     page.get_by_label("Payload").fill('{"by": "ana"}')
     page.get_by_role("button", name="Send", exact=True).click()

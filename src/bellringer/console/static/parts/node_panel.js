@@ -83,9 +83,10 @@ function NodeFacts({ node, of }) {
     ]} />`;
 }
 
-/** Reasons, run, and CLI and curl commands. */
+/** Reasons, run, and CLI and curl commands. Nodes of a run that was undone cannot be retried, so that is not offered. */
 function NodeDetails({ graph, of, name }) {
-  return html`${of.state !== "succeeded" && html`<h3>Why</h3><${Why} path=${`runs/${part(graph.run_id)}/nodes/why`} terms=${{ node: name }} />`}
+  return html`${of.state !== "succeeded" && html`<h3>Why</h3><${Why} path=${`runs/${part(graph.run_id)}/nodes/why`} terms=${{ node: name }}
+      offers=${(fix) => !graph.undoing || !fix.startsWith("bellringer workflows retry")} />`}
     ${of.run_id && html`<${NodeRunSummary} of=${of} />`}
     <p class="panel-copy"><${CopyAs} cli=${`bellringer workflows nodes ${graph.run_id} ${shellQuote(name)}`}
       path=${`runs/${part(graph.run_id)}/nodes?node=${encodeURIComponent(name)}`} /></p>`;

@@ -10,7 +10,8 @@ import { zoneOf } from "./schedule.js";
 
 const MARKS = { true: ["cross", "bad", "blocking"], ok: ["check", "good", "ok"], false: ["dot", "mute", "info"] };
 const WAITS = ["clock", "calm", "waiting"]; // nothing is wrong: it waits for its time
-const CALM_CODES = new Set(["not_due_yet", "waits_for_upstream", "no_schedule", "no_more_instants"]);
+const CALM_CODES = new Set(["not_due_yet", "waits_for_upstream", "no_schedule", "no_more_instants", "waits_for_signal", "waits_until", "waits_for_node", "waits_for_nodes",
+  "waits_for_room", "waits_to_undo"]);
 
 export function Reasons({ of }) {
   return html`<ol class="reasons">
@@ -48,9 +49,9 @@ export function whyJob(job) {
 
 export const whyRun = (run) => openDialog("Why is this run in its state?", () => html`<${Why} path=${`runs/${part(run.run_id ?? run.id)}/explain`} />`);
 
-/** `hear(data)` receives the explanation, for the title of a dialog. */
-export function Why({ path, terms, hear }) {
+/** `hear(data)` receives the explanation, for the title of a dialog; `offers(fix)`: whether a remedy applies, usually each. */
+export function Why({ path, terms, hear, offers = () => true }) {
   const found = useData((stop) => get(path, terms, stop), [path, JSON.stringify(terms)]);
   useEffect(() => found.data && hear?.(found.data), [found.data]);
-  return html`<${Loading} of=${found}>${(data) => html`<${Reasons} of=${data.reasons} />`}<//>`;
+  return html`<${Loading} of=${found}>${(data) => html`<${Reasons} of=${data.reasons.map((one) => (one.fix && !offers(one.fix) ? { ...one, fix: null } : one))} />`}<//>`;
 }

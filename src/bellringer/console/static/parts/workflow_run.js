@@ -70,7 +70,7 @@ function NodeCounts({ graph, isInner }) {
     ${path.nodes.length > 1 && html`<p class="mute path"><${Icon} name="star" /> Critical path, ${formatDuration(path.seconds)}: ${shortened(path.nodes).join(" → ")}</p>`}
     ${graph.stopped && html`<p class="tone-warn"><${Icon} name="ban" /> Stopped: ${graph.stopped}. No further node starts.</p>`}
     ${graph.undoing && html`<p class="tone-warn"><${Icon} name="undo" />${" "}
-      ${hasEnded(graph) ? "Completed nodes were undone. To try again, start a new run of the workflow." : "Completed nodes are being undone."}</p>`}</div>`;
+      ${hasEnded(graph) ? "Completed nodes were undone, so no node can be retried. To try again, start a new run of the workflow." : "Completed nodes are being undone."}</p>`}</div>`;
 }
 
 const shortened = (names) => (names.length > 12 ? [...names.slice(0, 6), `… ${names.length - 11} more …`, ...names.slice(-5)] : names);
