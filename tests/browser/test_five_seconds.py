@@ -1,6 +1,6 @@
 """Eight prepared installations: what the overview says about each, for a reader who looks at it for five seconds.
 
-The pictures are saved to `.artifacts/console/five-seconds/`.
+The pictures are saved to `.artifacts/console/five-seconds/`. Only the words of the console tell the state.
 """
 
 from __future__ import annotations
@@ -30,7 +30,18 @@ from .conftest import ARTEFACTS, BELLRINGER, PATIENCE, Open, Shop, _free_port, u
 
 DELAY_SECONDS: Final = 0.15  # of each response of the slow database
 PICTURES: Final = ARTEFACTS / "five-seconds"
-# The word and the sentence of the verdict.
+# Names that do not tell the state: the console shows them next to its verdict.
+TENANTS: Final[Mapping[str, str]] = {
+    "healthy": "acme",
+    "failing-job": "globex",
+    "unknown-task": "initech",
+    "no-workers": "umbrella",
+    "slow-database": "hooli",
+    "orphan": "stark",
+    "paused-tenant": "wonka",
+    "lagging-pool": "wayne",
+}
+# The tone and the sentence of the verdict.
 VERDICTS: Final[Mapping[str, tuple[str, str]]] = {
     "healthy": ("good", r"All is well: 1 job, and nothing is late or failing\."),
     "failing-job": ("bad", r"1 job is failing; 1 more problem needs attention\."),
@@ -42,13 +53,13 @@ VERDICTS: Final[Mapping[str, tuple[str, str]]] = {
     "slow-database": ("warn", r"The database is slow: a round trip from the server takes [\d,]+ ms\."),
     "orphan": (
         "warn",
-        r'The code of app billing no longer declares "sync"; it still fires\.',
+        r"sync still fires, but the code of the app billing no longer declares it\.",
     ),
-    "paused-tenant": ("bad", r"The tenant paused-tenant is suspended: none of its jobs run\."),
+    "paused-tenant": ("bad", r"The tenant wonka is suspended: none of its jobs run\."),
     # Last, because it occupies the pool that the others use.
     "lagging-pool": (
         "warn",
-        r"3 runs wait in the pool short, the first for [^.;]+(\.|; 1 more problem needs attention\.)",
+        r"The pool short is behind: 3 runs wait, the first for [^.;]+(\.|; 1 more problem needs attention\.)",
     ),
 }
 
@@ -56,7 +67,7 @@ VERDICTS: Final[Mapping[str, tuple[str, str]]] = {
 @dataclass(frozen=True)
 class Installation:
     console: str
-    tenant: str | None = None
+    tenant: str
 
 
 def on_thread(work: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
@@ -230,25 +241,28 @@ PREPARE: Final[Mapping[str, Callable[[Shop, str], None]]] = {
 @pytest.fixture
 def installation(request: pytest.FixtureRequest, own: Shop, unserved: str, tmp_path: Path) -> Iterator[Installation]:
     state: str = request.param
+    tenant = TENANTS[state]
     if state == "no-workers":
         with server(unserved, tmp_path) as url:
-            ask(url, "POST", "jobs", {"name": "nightly", "task": "shop.pack", "schedule": {"cron": "0 3 * * *"}})
-            ask(url, "POST", "jobs/nightly/run", {})
-            yield Installation(f"{url}/console/")
+            ask(url, "POST", "tenants", {"name": tenant})
+            job = {"name": "nightly", "task": "shop.pack", "schedule": {"cron": "0 3 * * *"}}
+            ask(url, "POST", "jobs", job, tenant)
+            ask(url, "POST", "jobs/nightly/run", {}, tenant)
+            yield Installation(f"{url}/console/", tenant)
         return
-    own.ask("POST", "tenants", {"name": state})
-    PREPARE[state](own, state)
+    own.ask("POST", "tenants", {"name": tenant})
+    PREPARE[state](own, tenant)
     if state == "slow-database":
         with slow_proxy(own.dsn) as proxy, server(proxy.address, tmp_path, "--no-scheduler") as url:
             proxy.delay_seconds = DELAY_SECONDS
-            yield Installation(f"{url}/console/", state)
+            yield Installation(f"{url}/console/", tenant)
             proxy.delay_seconds = 0.0  # so that the server ends soon
         return
-    yield Installation(own.console, state)
+    yield Installation(own.console, tenant)
     own.mend()
     if state == "lagging-pool":
-        for run in own.ask("GET", "runs?limit=20", **{"X-Tenant": state})["items"]:
-            own.ask("POST", f"runs/{run['run_id']}/cancel", {}, **{"X-Tenant": state})
+        for run in own.ask("GET", "runs?limit=20", **{"X-Tenant": tenant})["items"]:
+            own.ask("POST", f"runs/{run['run_id']}/cancel", {}, **{"X-Tenant": tenant})
         own.ask("PUT", "pools/short", {})
 
 

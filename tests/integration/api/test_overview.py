@@ -150,7 +150,7 @@ def pool(**changes: Any) -> HealthFacts:
         (
             pool(since=NOW - timedelta(minutes=5)),
             "warn",
-            "3 runs wait in the pool short, the first for 5m.",
+            "The pool short is behind: 3 runs wait, the first for 5m.",
         ),
         (replace(WELL, round_trip=0.1), "good", "All is well: 12 jobs, and nothing is late or failing."),
         (replace(WELL, round_trip=0.25), "warn", "The database is slow: a round trip from the server takes 250 ms."),

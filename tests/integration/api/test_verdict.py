@@ -160,7 +160,7 @@ async def test_orphans_are_reported_beside_failing_jobs(api: httpx2.AsyncClient,
     found = await verdict(api)
     assert (found["tone"], found["text"]) == ("bad", "1 job is failing; 1 more problem needs attention.")
     assert [(one["kind"], one["count"]["value"]) for one in found["problems"]] == [("failing", 1), ("orphaned", 1)]
-    assert 'no longer declares "sync"; it still fires' in found["problems"][1]["text"]
+    assert "sync still fires, but the code of the app billing no longer declares it." in found["problems"][1]["text"]
 
 
 @pytest.mark.usefixtures("work")

@@ -451,7 +451,8 @@ def _pools(facts: HealthFacts) -> Iterator[Attention]:
             yield _hindrance("no_worker", BAD, f"{runs}, and no worker serves it.", fix, pool)
         elif waited > LONG_WAIT_SECONDS:
             fix = f"bellringer pools show {name}"
-            yield _hindrance("pool_waits", WARN, f"{runs}, the first for {_seconds(waited)}.", fix, pool)
+            text = f"The pool {pool.pool} is behind: {_waiting_runs(pool.ready)}, the first for {_seconds(waited)}."
+            yield _hindrance("pool_waits", WARN, text, fix, pool)
 
 
 def _unknown(facts: HealthFacts) -> Iterator[Attention]:
@@ -494,7 +495,7 @@ def _orphans(facts: HealthFacts) -> Iterator[Attention]:
         return
     first = facts.orphans[0]
     if len(facts.orphans) == 1:
-        text = f'The code of app {first.app} no longer declares "{first.job}"; it still fires.'
+        text = f"{first.job} still fires, but the code of the app {first.app} no longer declares it."
         yield Attention(
             kind="orphaned",
             tone=WARN,
