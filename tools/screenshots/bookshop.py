@@ -110,3 +110,20 @@ def hourly_sales(wf: Workflow, region: str = "nl", until: str = RUN_AT) -> Any:
     amounts = wf.map(transform, wf.add(extract, region))
     total = wf.add(load, amounts, until=until)
     return wf.add(notify, total)
+
+
+@app.task(name="catalog.import")
+async def import_publisher(publisher: str) -> int:
+    """Import the titles of one publisher; one of them sends a broken file."""
+    await asyncio.sleep(0.3)
+    if publisher == "Harbour Press":
+        raise ValueError("line 218 of titles.csv: the price 'n/a' is not a number")
+    return 40
+
+
+@app.schedule(cron("0 5 * * MON", tz="Europe/Amsterdam"))
+@app.workflow(name="weekly catalog", tags=["catalog"])
+def weekly_catalog(wf: Workflow) -> Any:
+    """Import the titles of all publishers and index them."""
+    imports = wf.map(import_publisher, ["Blue Door", "Harbour Press", "Lantern", "North Quay"])
+    return wf.add(load, imports, until=RUN_AT)

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,8 +56,11 @@ class Bookshop:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.url}/api/v1/{path}", data, headers, method=method)  # noqa: S310 - loopback
-        with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
-            return json.loads(response.read() or b"null")
+        try:
+            with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
+                return json.loads(response.read() or b"null")
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{method} {path}: {error.code} {error.read().decode()}") from error
 
     def ended(self, run_id: str) -> Any:
         def look() -> Any:
@@ -126,7 +130,7 @@ def take_pictures(
             context.add_init_script(f"localStorage['bellringer.theme'] = '{theme}'")
             page = context.new_page()
             for name in names:
-                _open(page, f"{bookshop.url}/console/{PAGES[name].format_map(ids)}")
+                open_page(page, f"{bookshop.url}/console/{PAGES[name].format_map(ids)}")
                 path = picture_path(folder, name, theme)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(shrink(page.screenshot()))
@@ -154,7 +158,7 @@ def wait_for(look: Callable[[], T | None], what: str) -> T:
     raise AssertionError(f"not within {WAIT_SECONDS:g} s: {what}")
 
 
-def _open(page: Page, url: str) -> None:
+def open_page(page: Page, url: str) -> None:
     page.goto(url)
     expect(page.locator("h1")).not_to_have_count(0, timeout=WAIT_SECONDS * 1000)
     expect(page.locator("[aria-busy=true]")).to_have_count(0, timeout=WAIT_SECONDS * 1000)
