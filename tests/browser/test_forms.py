@@ -50,6 +50,28 @@ def test_each_error_is_shown_once_at_its_field(eye: Eye) -> None:
     assert faults(page) == []
 
 
+def test_a_dialog_with_input_asks_before_it_closes(eye: Eye) -> None:
+    page = eye.go("tenants")
+    dialog = page.get_by_role("dialog")
+    page.get_by_role("button", name="New tenant …").click()
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)  # nothing was typed
+    page.get_by_role("button", name="New tenant …").click()
+    dialog.get_by_label("Name").fill("acme")
+    page.keyboard.press("Escape")
+    expect(dialog.get_by_role("alert")).to_have_text("Your input is not saved. Close again to discard it.")
+    expect(dialog.get_by_label("Name")).to_have_value("acme")
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    page.get_by_role("button", name="New tenant …").click()
+    expect(dialog.get_by_role("alert")).to_have_count(0)
+    dialog.get_by_label("Name").fill("acme")
+    dialog.get_by_role("button", name="Close").click()
+    expect(dialog.get_by_role("alert")).to_be_visible()
+    dialog.get_by_role("button", name="Cancel").click()  # says what it does
+    expect(dialog).to_have_count(0)
+
+
 def test_a_dialog_shows_errors_at_its_fields(eye: Eye) -> None:
     page = eye.go("tenants")
     eye.refusals = {422}

@@ -40,7 +40,8 @@ export async function perform(act, done, options) {
 
 const current = signal(null);
 
-/** Opens a dialog with the component `body({close})`. Escape closes it; the focus returns to where it was. */
+/** Opens a dialog with the component `body({close})`. Escape closes it, after a question if one of its forms with `data-guarded` has input; the
+    focus returns to where it was. */
 export function openDialog(title, body) {
   const before = document.activeElement;
   current.value = { title, body, before };
@@ -54,13 +55,25 @@ export function close() {
 
 export function Dialogs() {
   const dialog = useRef(null);
+  const changed = useRef(false);
+  const [asking, setAsking] = useState(false);
   const what = current.value;
   useEffect(() => {
+    changed.current = false;
+    setAsking(false);
     if (what && !dialog.current.open) dialog.current.showModal();
   }, [what]);
   if (!what) return null;
-  return html`<dialog ref=${dialog} aria-labelledby="dialog-title" onCancel=${(event) => { event.preventDefault(); close(); }}>
-    <header><h2 id="dialog-title">${what.title}</h2><button type="button" class="quiet" aria-label="Close" onClick=${close}><${Icon} name="close" /></button></header>
+  const noteInput = (event) => (changed.current ||= event.target.closest("[data-guarded]") !== null);
+  function dismiss(event) {
+    event.preventDefault();
+    if (changed.current && !asking) setAsking(true);
+    else close();
+  }
+  // A browser closes the dialog by itself when Escape is pressed twice, so `close` has a listener too.
+  return html`<dialog ref=${dialog} aria-labelledby="dialog-title" onInput=${noteInput} onCancel=${dismiss} onClose=${close}>
+    <header><h2 id="dialog-title">${what.title}</h2><button type="button" class="quiet" aria-label="Close" onClick=${dismiss}><${Icon} name="close" /></button></header>
+    ${asking && html`<p role="alert" class="tone-warn">Your input is not saved. Close again to discard it.</p>`}
     <${what.body} close=${close} />
   </dialog>`;
 }

@@ -19,7 +19,7 @@ export function DialogForm({ close, verb, act, ready = true, children }) {
     }
     setBusy(false);
   }
-  return html`<form ref=${form} onSubmit=${go}>${children(error?.errors ?? [])}<${FormError} error=${error} />
+  return html`<form ref=${form} data-guarded onSubmit=${go}>${children(error?.errors ?? [])}<${FormError} error=${error} />
     <div class="actions"><button type="button" onClick=${close}>Cancel</button>
       <button type="submit" class="main" disabled=${busy || !ready}>${verb}</button></div></form>`;
 }
