@@ -109,8 +109,9 @@ def test_filters_are_saved_renamed_and_deleted(eye: Eye, job: str) -> None:
 def test_a_shared_link_has_absolute_times(eye: Eye, job: str) -> None:
     page = eye.go("?range=6h")
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page.get_by_role("button", name="Share").click()
-    expect(page.get_by_role("status").filter(has_text="Link copied")).to_be_attached()
+    page.get_by_role("button", name="Copy as").click()
+    page.get_by_role("menuitem", name="Copy link").click()
+    expect(page.get_by_role("status").filter(has_text="Copied the link")).to_be_attached()
     link = copied(page)
     terms = parse_qs(urlsplit(link).query)
     start, end = terms["zoom"][0].split("..")

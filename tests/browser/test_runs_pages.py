@@ -83,7 +83,7 @@ def test_the_list_names_workers_and_puts_the_search_first(eye: Eye, shop: Shop, 
     assert box is not None
     assert main is not None
     assert box["width"] > 0.9 * (main["width"] - 40)
-    page.get_by_role("button", name="Actions on all matching runs").click()
+    page.get_by_role("button", name="More actions").click()
     page.get_by_role("menuitem", name="Retry all dead or retrying runs …").click()
     shop.mend()
     dialog = page.get_by_role("dialog")
@@ -91,7 +91,9 @@ def test_the_list_names_workers_and_puts_the_search_first(eye: Eye, shop: Shop, 
     page.wait_for_url("**/operations/*")
     until(lambda: shop.ask("GET", f"runs/{dead['run_id']}")["state"] == "succeeded", "it was retried")
     eye.go("runs?job=runs-page&state=succeeded")
-    page.get_by_role("button", name="Actions on all matching runs").wait_for(state="detached")
+    page.get_by_role("button", name="More actions").click()
+    expect(page.get_by_role("menuitem", name="Copy CLI")).to_be_visible()
+    expect(page.get_by_role("menuitem", name=re.compile("^Retry all"))).to_have_count(0)
 
 
 def test_a_healthy_job_is_explained_calmly(eye: Eye, shop: Shop) -> None:

@@ -5,12 +5,12 @@ import { request, get, may, part } from "../lib/api.js";
 import { useData } from "../lib/page_data.js";
 import { useShortcuts } from "../lib/shortcuts.js";
 import { navigate, setQuery, query } from "../lib/router.js";
-import { CopyAs, Link, Loading, Tabs, Time, copy } from "../parts/elements.js";
+import { Link, Loading, Tabs, Time, copy } from "../parts/elements.js";
 import { notify } from "../parts/dialog.js";
 import { askBackfill, askPause, askResume, askRun, pathOf, remove, skipAt, stateOf, stateTitle } from "../parts/job_actions.js";
 import { Menu } from "../parts/menu.js";
 import { Schedule, zoneOf } from "../parts/schedule.js";
-import { ShareButton } from "../parts/share.js";
+import { copyItems } from "../parts/copy_as.js";
 import { Changes } from "../parts/diff.js";
 import { State, Strip } from "../parts/state_badge.js";
 import { whyJob } from "../parts/why.js";
@@ -47,15 +47,14 @@ function Page({ job, etag, reload }) {
     [job.job_id, job.revision, job.paused === null],
   );
   return html`<nav class="crumbs" aria-label="Breadcrumbs"><${Link} to="jobs">Jobs<//> / ${job.name}</nav>
-    <header class="head"><h1>${job.name}</h1><${State} of=${stateOf(job, runs)} title=${stateTitle(job)} />${job.orphaned_at && html` <${State} of="orphaned" title=${orphanTitle(job)} />`}<span class="gap"></span>
-      ${chosen !== "metrics" && html`<${ShareButton} />`}<${CopyAs} cli=${`bellringer jobs get '${job.name}'`} path=${pathOf(job)} /></header>
+    <header class="head"><h1>${job.name}</h1><${State} of=${stateOf(job, runs)} title=${stateTitle(job)} />${job.orphaned_at && html` <${State} of="orphaned" title=${orphanTitle(job)} />`}</header>
     <p class="lead"><${Schedule} job=${job} /> <${NextFire} job=${job} /></p>
     ${job.paused && html`<p class="tone-warn"><${Icon} name="pause" /> ${stateTitle(job)}</p>`}
     ${job.orphaned_at && html`<p class="tone-warn"><${Icon} name="warning" /> ${orphanTitle(job)}</p>`}
     ${job.drift && html`<${Drift} drift=${job.drift} app=${job.app} />`}
     <div class="strip-line"><${Strip} runs=${runs} job=${zoneOf(job)} /> ${strip.data?.items?.[0] && html`<span class="mute">last success: <${Time}
       at=${strip.data.items[0].last_success} job=${zoneOf(job)} /></span>`}</div>
-    <${Buttons} job=${job} />
+    <${Buttons} job=${job} share=${chosen !== "metrics" && {}} />
     <${Tabs} tabs=${tabs} chosen=${chosen} choose=${(tab) => setQuery({ tab: tab === "runs" ? "" : tab, ...TAB_PARAMETERS })} />
     <div role="tabpanel" aria-label=${tabs[chosen]}><${Tab} key=${`${chosen} ${job.job_id}`} job=${job} etag=${etag} reload=${reload} /></div>`;
 }
@@ -78,7 +77,8 @@ function NextFire({ job }) {
     </strong> <span class="mute">(<${Time} at=${job.next_at} job=${zoneOf(job)} short=${false} />)</span></span>`;
 }
 
-function Buttons({ job }) {
+/** share: the link to copy, unless the tab has a menu with a better one. */
+function Buttons({ job, share }) {
   return html`<div class="tools" role="group" aria-label="Actions">
     ${may("operator") && html`
       <button type="button" class="main" onClick=${() => askRun(job)}>Run now …</button>
@@ -88,12 +88,13 @@ function Buttons({ job }) {
       <button type="button" onClick=${() => askBackfill(job)}>Backfill …</button>`}
     <button type="button" onClick=${() => whyJob(job)}>Explain</button>
     <span class="gap"></span>
-    ${may("editor") && html`<${Link} class="button" to=${`jobs/${part(job.job_id)}/edit`}><${Icon} name="edit" /> Edit<//>
-      <${Menu} label=${`More actions: ${job.name}`} kind="icon" items=${[
-        !job.workflow && { text: "Duplicate", icon: "copy", to: "jobs/new", terms: { from: job.job_id } },
+    ${may("editor") && html`<${Link} class="button" to=${`jobs/${part(job.job_id)}/edit`}><${Icon} name="edit" /> Edit<//>`}
+    <${Menu} label=${`More actions: ${job.name}`} kind="icon" items=${[
+        may("editor") && !job.workflow && { text: "Duplicate", icon: "copy", to: "jobs/new", terms: { from: job.job_id } },
         { text: "Copy the id", icon: "link", act: () => copy(job.job_id).then(() => notify(`Copied the id of ${job.name}`)) },
-        "-",
-        { text: "Delete …", icon: "trash", tone: "bad", act: () => remove(job, () => navigate("jobs")) },
-      ]} />`}
+        ...copyItems({ share, cli: `bellringer jobs get '${job.name}'`, path: pathOf(job) }),
+        may("editor") && "-",
+        may("editor") && { text: "Delete …", icon: "trash", tone: "bad", act: () => remove(job, () => navigate("jobs")) },
+      ]} />
   </div>`;
 }

@@ -3,8 +3,7 @@ import { html } from "../lib/html.js";
 import { Icon } from "../lib/icons.js";
 import { part } from "../lib/api.js";
 import { setQuery, query } from "../lib/router.js";
-import { Card, CopyAs, DescriptionList, Json, Link, Time } from "../parts/elements.js";
-import { pathOf } from "../parts/job_actions.js";
+import { Card, DescriptionList, Json, Link, Time } from "../parts/elements.js";
 import { expression } from "../parts/schedule.js";
 
 const moment = (at) => at && html`<${Time} at=${at} short=${false} />`;
@@ -86,8 +85,7 @@ export function Configuration({ job }) {
   const pick = (wanted) => groups.map(([title, rows]) => [title, rows.filter(([, , differs]) => differs === wanted)]).filter(([, rows]) => rows.length > 0);
   const usual = pick(false);
   const count = usual.reduce((sum, [, rows]) => sum + rows.length, 0);
-  return html`<div class="tools"><label><input type="checkbox" checked=${raw} onChange=${() => setQuery({ as: raw ? "" : "json" })} /> As JSON</label><span class="gap"></span>
-      <${CopyAs} cli=${`bellringer jobs get '${job.name}' -o json`} path=${pathOf(job)} /></div>
+  return html`<div class="tools"><label><input type="checkbox" checked=${raw} onChange=${() => setQuery({ as: raw ? "" : "json" })} /> As JSON</label></div>
     ${raw ? html`<${Json} value=${job} label="The job as JSON" />` : html`<${Groups} groups=${pick(true)} /><${Payload} job=${job} />
       <details open=${query.value.get("defaults") === "1"}><summary onClick=${(event) => { event.preventDefault(); setQuery({ defaults: query.peek().get("defaults") ? "" : "1" }); }}>${count} settings with their default values</summary>
         <${Groups} groups=${usual} /></details>`}`;

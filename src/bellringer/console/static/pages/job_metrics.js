@@ -10,7 +10,6 @@ import { AVERAGE, COUNT, SECONDS } from "../parts/chart_scales.js";
 import { CopyAs, Empty, Loading } from "../parts/elements.js";
 import { pathOf } from "../parts/job_actions.js";
 import { Segments, segment } from "../parts/segmented_control.js";
-import { ShareButton } from "../parts/share.js";
 
 const RANGES = { "1h": "1 hour", "24h": "1 day", "7d": "7 days", "30d": "30 days", "90d": "90 days" };
 const RANGE_SECONDS = { "1h": 3_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000, "90d": 7_776_000 };
@@ -48,7 +47,7 @@ function Content({ job, data, range }) {
     return { range, zoom: zoomText(from, to) };
   };
   return html`<div class="tools"><${Segments} name="range" label="Range" of=${RANGES} usual=${USUAL_RANGE} clear=${["zoom"]} /><${ZoomReset} /><span class="gap"></span>
-      <${ShareButton} what="chart" terms=${shareTerms} /><${CopyAs} path=${`${pathOf(job)}/stats?range=${range}`} /></div>
+      <${CopyAs} share=${{ terms: shareTerms }} path=${`${pathOf(job)}/stats?range=${range}`} /></div>
     <${Figures} data=${data} range=${range} />
     <${Charts} buckets=${buckets} step=${step} baseline=${data.baseline} />
     ${cut && html`<p class="mute">Some intervals have more attempts than are read. Their figures cover the newest ones.</p>`}

@@ -13,7 +13,6 @@ import { askBackfill, askPause, askResume, askRun, pause, remove, resume, runNow
 import { Menu } from "../parts/menu.js";
 import { SavedFilters } from "../parts/saved_filters.js";
 import { expression, zoneOf } from "../parts/schedule.js";
-import { ShareButton } from "../parts/share.js";
 import { State, Strip } from "../parts/state_badge.js";
 import { Table } from "../parts/table.js";
 import { whyJob } from "../parts/why.js";
@@ -110,7 +109,7 @@ function Filters({ rows, terms, sort }) {
       ${Object.entries(SORTS).map(([value, word]) => html`<option value=${value} selected=${value === sort}>${word}</option>`)}</select></label><//>
     ${Object.keys(terms).length > 0 && html`<button type="button" class="quiet"
       onClick=${() => navigate("jobs", { sort: query.peek().get("sort") })}>Clear filters</button>`}
-    <span class="gap"></span><${ShareButton} what="list" /><${CopyAs} cli=${cli} path=${`jobs?${new URLSearchParams({ ...terms, sort })}`} />
+    <span class="gap"></span><${CopyAs} share=${{}} cli=${cli} path=${`jobs?${new URLSearchParams({ ...terms, sort })}`} />
   </div>`;
 }
 

@@ -14,7 +14,6 @@ import { notify } from "../parts/dialog.js";
 import { Gauge } from "../parts/gauge.js";
 import { errorSummary } from "../parts/run_text.js";
 import { Segments, segment } from "../parts/segmented_control.js";
-import { ShareButton } from "../parts/share.js";
 import { Table } from "../parts/table.js";
 import { Timeline } from "../parts/timeline.js";
 import { Verdict } from "../parts/health_summary.js";
@@ -56,8 +55,7 @@ function OverviewContent({ data, range }) {
     <${Attention} items=${data.attention} />
     <${KeyFigures} data=${data} />
     <div class="tools"><h2>Activity</h2><${Segments} name="range" label="Range" of=${RANGES} usual="1h" clear=${["zoom"]} /><${ZoomReset} /><span class="gap"></span>
-      <${ShareButton} what="time" terms=${() => shareTerms(data, range)} />
-      <${CopyAs} cli="bellringer objective" path=${`overview?range=${range}`} /></div>
+      <${CopyAs} share=${{ terms: () => shareTerms(data, range) }} cli="bellringer objective" path=${`overview?range=${range}`} /></div>
     ${isPast && html`<p class="tone-warn" role="status"><${Icon} name="info" /> The overview keeps 24 hours, and the time of this link is older. <${Link} to="runs"
       terms=${{ from: new Date(zoom[0] * 1000).toISOString(), to: new Date(zoom[1] * 1000).toISOString() }}>Show the runs of that time<//></p>`}
     <${Charts} data=${data} range=${range} />

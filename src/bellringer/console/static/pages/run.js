@@ -8,9 +8,10 @@ import { write } from "../lib/json.js";
 import { navigate, setQuery, query } from "../lib/router.js";
 import { now, secondsBetween, formatDuration } from "../lib/time.js";
 import { JsonField } from "../parts/arguments.js";
+import { copyItems } from "../parts/copy_as.js";
 import { DialogForm } from "../parts/dialog_form.js";
 import { Attempts, RunTimeBar } from "../parts/attempts.js";
-import { Card, CopyAs, DescriptionList, Json, Link, Loading, Tabs, Time, copy } from "../parts/elements.js";
+import { Card, DescriptionList, Json, Link, Loading, Tabs, Time, copy } from "../parts/elements.js";
 import { perform, confirm, openDialog, notify } from "../parts/dialog.js";
 import { TextField, faultsAt } from "../parts/field.js";
 import { WorkflowRun } from "../parts/workflow_run.js";
@@ -19,7 +20,6 @@ import { Menu } from "../parts/menu.js";
 import { usePollingWhile } from "../parts/operations.js";
 import { CANCELLABLE, CopyButton, RETRIABLE, RunId, RunDuration, errorSummary, blockReasons, hasEnded, formatLateness, progressText, shortId, workerName } from "../parts/run_text.js";
 import { zoneOf } from "../parts/schedule.js";
-import { shareAddress } from "../parts/share.js";
 import { State, look } from "../parts/state_badge.js";
 import { Why, whyRun } from "../parts/why.js";
 
@@ -106,7 +106,7 @@ function RunDetails({ run, zone, workers }) {
       <${Card} title="Arguments" wide=${!hasBegun || (hasEnded(run) && !hasOutcome(run))} aside=${html`<${CopyButton} text=${write({ args: run.args, kwargs: run.kwargs }, 2)} what="arguments" />`}>
         <${Payload} run=${run} /><//>
       <${Outcome} run=${run} />
-      <${Card} title="Context" wide=${true} aside=${html`<${CopyAs} cli=${`bellringer runs get ${run.run_id}`} path=${pathOf(run)} />`}>
+      <${Card} title="Context" wide=${true}>
         <${Context} run=${run} zone=${zone} workers=${workers} /><//>
     </div>`;
 }
@@ -168,7 +168,7 @@ function Buttons({ run, acts: actions }) {
     <${Menu} label="More actions" items=${[
       { icon: "help", text: "Explain", act: () => whyRun(run), hint: "e" },
       { icon: "copy", text: "Copy run id", act: () => copy(run.run_id).then(() => notify("Copied the run id")) },
-      { icon: "link", text: "Copy link", act: () => copy(shareAddress()).then(() => notify("Copied the link")) },
+      ...copyItems({ share: {}, cli: `bellringer runs get ${run.run_id}`, path: pathOf(run) }),
       { icon: "runs", text: "All runs of this task", to: "runs", terms: { task: run.task } },
     ]} />
   </div>`;

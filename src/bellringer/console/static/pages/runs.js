@@ -7,11 +7,11 @@ import { state as live } from "../lib/live.js";
 import { formatCount, fetchPages } from "../lib/pages.js";
 import { navigate, setQuery, query } from "../lib/router.js";
 import { now } from "../lib/time.js";
-import { CopyAs, Empty, Link, Loading, MoreButton, Tabs, Time } from "../parts/elements.js";
+import { Empty, Link, Loading, MoreButton, Tabs, Time } from "../parts/elements.js";
 import { SelectionBar, startBulk } from "../parts/bulk.js";
 import { Command } from "../parts/copyable_command.js";
 import { Menu } from "../parts/menu.js";
-import { ShareButton } from "../parts/share.js";
+import { copyItems } from "../parts/copy_as.js";
 import { Chips, Choice } from "../parts/filters.js";
 import { Operations } from "../parts/operations.js";
 import { FILTERS, QueryBar, apiTerms, filterOf } from "../parts/run_search.js";
@@ -46,7 +46,7 @@ function RunsPage() {
   const counts = useCounts(terms);
   return html`<header class="head"><h1>Runs</h1><${Sum} counts=${counts} terms=${terms} /><span class="gap"></span>
       <${Choice} name="from" label="When" of=${{ ...RANGES, ...(terms.from && !RANGES[terms.from] && { [terms.from]: `from ${terms.from}` }) }} />
-      <${ShareButton} what="list" /><${Copies} terms=${terms} />${may("operator") && html`<${BulkMenu} terms=${terms} />`}</header>
+      <${Menu} label="More actions" items=${[...bulkItems(terms), ...copyItems({ share: {}, cli: cliOf(apiTerms(terms)), path: `runs?${new URLSearchParams(apiTerms(terms))}` })]} /></header>
     <${PageTabs} chosen="runs" />
     <div role="tabpanel" aria-label="Runs">
       <div class="tools run-search"><${QueryBar} terms=${terms} /></div>
@@ -90,7 +90,6 @@ function States({ counts = {} }) {
 }
 
 const cliOf = (terms) => `bellringer runs list${Object.entries(terms).map(([name, value]) => ` --${name} '${value.replaceAll("'", "'\\''")}'`).join("")}`;
-const Copies = ({ terms }) => html`<${CopyAs} cli=${cliOf(apiTerms(terms))} path=${`runs?${new URLSearchParams(apiTerms(terms))}`} />`;
 
 const COLUMNS = [
   { name: "State", class: "tight", cell: (run) => html`<${State} of=${run.state} title=${run.cancel_requested ? "cancel requested" : undefined} />` },
@@ -139,7 +138,8 @@ const RETRY = {
 };
 
 /** Bulk actions on all matching runs. The filter contains only states that the action applies to, so that the count is right. */
-function BulkMenu({ terms }) {
+function bulkItems(terms) {
+  if (!may("operator")) return [];
   const chosen = terms.state?.split(",");
   const item = (plan, applies, more) => {
     const state = chosen ? applies.filter((one) => chosen.includes(one)) : applies;
@@ -149,7 +149,7 @@ function BulkMenu({ terms }) {
     item(RETRY, RETRIABLE, { icon: "retry" }),
     item(CANCEL, CANCELLABLE, { icon: "ban", tone: "bad" }),
   ].filter(Boolean);
-  return items.length > 0 && html`<${Menu} label="Actions on all matching runs" items=${items} />`;
+  return items.length ? [...items, "-"] : [];
 }
 
 /** No match: shows for each filter whether runs would match without it. */

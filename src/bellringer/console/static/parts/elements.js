@@ -4,6 +4,8 @@ import { address, navigate } from "../lib/router.js";
 import { formatDuration, formatTime, fromNow, now } from "../lib/time.js";
 import { write } from "../lib/json.js";
 
+export { CopyAs } from "./copy_as.js";
+
 export const Link = ({ to, terms, children, ...more }) => html`<a href=${address(to, terms)} ...${more}>${children}</a>`;
 
 /** An instant, relative to now; the tooltip shows the full time. */
@@ -97,26 +99,6 @@ export async function copy(text) {
     document.execCommand("copy");
     area.remove();
   }
-}
-
-/** Buttons that copy the equivalent CLI command and curl request. */
-export function CopyAs({ cli, method = "GET", path, body }) {
-  const [done, setDone] = useState("");
-  const said = useRef(0);
-  useEffect(() => () => clearTimeout(said.current), []);
-  async function take(name, text) {
-    await copy(text);
-    setDone(`Copied ${name}`);
-    said.current = setTimeout(() => setDone(""), 1500);
-  }
-  const to = new URL(`../api/v1/${path.replace(/^\//, "")}`, document.baseURI);
-  const data = body === undefined ? "" : ` -H 'Content-Type: application/json' -d '${write(body).replaceAll("'", "'\\''")}'`;
-  const curl = `curl ${method === "GET" ? "" : `-X ${method} `}'${to}' -H "Authorization: Bearer $BELLRINGER_KEY"${data}`;
-  return html`<span class="copy-as" role="group" aria-label="Copy as">
-    ${cli && html`<button type="button" class="quiet" title=${cli} onClick=${() => take("command", cli)}>Copy CLI</button>`}
-    <button type="button" class="quiet" title=${curl} onClick=${() => take("curl", curl)}>Copy curl</button>
-    <span role="status" class="mute">${done}</span>
-  </span>`;
 }
 
 /** Button that loads the next page of a list. */

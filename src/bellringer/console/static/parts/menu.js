@@ -8,7 +8,7 @@ const CLICK_MS = 400; // the longest time from a press to its click
 const NARROW = matchMedia("(max-width: 48rem)"); // the popup is a sheet at the lower edge
 
 /**
- * items: [{text, act} or {text, to, terms}], with `icon`, `tone` and `hint`; falsy items are left out, and "-" is a separator.
+ * items: [{text, act} or {text, to, terms}], with `icon`, `tone`, `title` and `hint`; falsy items are left out, and "-" is a separator.
  * label: accessible name of the button; `text`: its visible text, if it has more than an icon.
  */
 export function Menu({ label, items, icon = "more", text, kind = "quiet icon" }) {
@@ -98,7 +98,7 @@ function Item({ item, choose }) {
   const shown = html`${item.icon && html`<${Icon} name=${item.icon} />`}<span>${item.text}</span>${item.hint && html`<kbd>${item.hint}</kbd>`}`;
   const look = item.tone ? `tone-${item.tone}` : undefined;
   if (item.to !== undefined) return html`<a role="menuitem" tabindex="-1" class=${look} href=${address(item.to, item.terms)} onClick=${() => choose({})}>${shown}</a>`;
-  return html`<button type="button" role="menuitem" tabindex="-1" class=${look} onClick=${() => choose(item)}>${shown}</button>`;
+  return html`<button type="button" role="menuitem" tabindex="-1" class=${look} title=${item.title} onClick=${() => choose(item)}>${shown}</button>`;
 }
 
 /** Below the button, or above it if there is no room; never outside of the window. */
