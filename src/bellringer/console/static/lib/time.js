@@ -5,15 +5,17 @@ import { zone } from "./preferences.js";
 export const now = signal(Date.now()); // updated once a second while the page is visible
 setInterval(() => document.hidden || (now.value = Date.now()), 1000);
 
-const UNITS = [["d", 86_400], ["h", 3_600], ["m", 60], ["s", 1]];
+const [MINUTE, HOUR, DAY] = [60, 3_600, 86_400]; // in seconds
+const UNITS = [["d", DAY], ["h", HOUR], ["m", MINUTE], ["s", 1]];
 
-/** Formats a duration with at most two units: 1d 3h, 2m 5s, 340 ms. */
+/** Formats a duration as the command line does, with at most two units: 1d 3h, 2m 5s, 36 s, 4.2 s, 340 ms. */
 export function formatDuration(seconds) {
   if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "–";
   const size = Math.abs(seconds);
   if (size < 0.0005) return size === 0 ? "0 ms" : "<1 ms";
   if (size < 1) return `${Math.round(size * 1000)} ms`;
   if (size < 10) return `${size.toFixed(1)} s`;
+  if (size < 59.5) return `${Math.round(size)} s`;
   let rest = Math.round(size);
   const parts = [];
   for (const [unit, length] of UNITS) {
@@ -25,12 +27,19 @@ export function formatDuration(seconds) {
   return parts.join(" ");
 }
 
+/** Formats the distance to an instant, less precisely the longer it is: 3 s, 9m 12s, 38m, 17h, 19d. */
+export function formatAge(seconds) {
+  if (seconds < 10) return `${Math.round(seconds)} s`;
+  if (seconds < 10 * MINUTE) return formatDuration(seconds);
+  if (seconds < 10 * HOUR) return formatDuration(seconds - (seconds % MINUTE));
+  return seconds < 2 * DAY ? `${Math.floor(seconds / HOUR)}h` : `${Math.floor(seconds / DAY)}d`;
+}
+
 export function fromNow(instant, moment = now.value) {
   const seconds = (new Date(instant) - moment) / 1000;
   if (Math.abs(seconds) < 1) return "now";
   const size = Math.abs(seconds);
-  const length = size < 10 ? `${Math.round(size)}s` : formatDuration(size);
-  return seconds > 0 ? `in ${length}` : `${length} ago`;
+  return seconds > 0 ? `in ${formatAge(size)}` : `${formatAge(size)} ago`;
 }
 
 const formats = new Map();
@@ -60,7 +69,7 @@ export function formatTime(instant, job) {
 export const formatClock = (instant, job) => formatTime(instant, job).slice(11, 19);
 export const secondsBetween = (from, to) => (new Date(to) - new Date(from)) / 1000;
 
-const UNIT_SECONDS = { ms: 0.001, s: 1, m: 60, h: 3600, d: 86_400 };
+const UNIT_SECONDS = { ms: 0.001, s: 1, m: MINUTE, h: HOUR, d: DAY };
 
 /** Seconds of a duration as the API writes it, such as "1m30s" or "250ms". */
 export function parseDuration(text) {

@@ -5,7 +5,7 @@ import { fetchPages } from "../lib/pages.js";
 import { usePolling } from "../lib/polling.js";
 import { useData } from "../lib/page_data.js";
 import { query } from "../lib/router.js";
-import { now, formatDuration } from "../lib/time.js";
+import { formatAge, formatDuration, now } from "../lib/time.js";
 import { Card, CopyAs, Empty, DescriptionList, Link, Loading, Time } from "../parts/elements.js";
 import { Command } from "../parts/copyable_command.js";
 import { Choice } from "../parts/filters.js";
@@ -131,7 +131,7 @@ function Nodes({ nodes, places, leases, lost }) {
     number("Fired", (node) => node.fired.toLocaleString("en")),
     number("Rejected", (node) => node.refused.toLocaleString("en"), "writes rejected because the node had lost the lease"),
     number("Skew", (node) => signed(node.skew), "clock of the node minus clock of the database"),
-    number("Heartbeat", (node) => (node.age < 1 ? "now" : `${Math.round(node.age) < 10 ? `${Math.round(node.age)} s` : formatDuration(node.age)} ago`)),
+    number("Heartbeat", (node) => (node.age < 1 ? "now" : `${formatAge(node.age)} ago`)),
     { name: "Started", cell: (node) => html`<${Time} at=${node.started_at} />` },
   ];
   return html`<h2 class="section">Nodes</h2>${nodes.length

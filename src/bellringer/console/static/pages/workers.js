@@ -6,7 +6,7 @@ import { usePolling } from "../lib/polling.js";
 import { useData } from "../lib/page_data.js";
 import { fetchPages } from "../lib/pages.js";
 import { navigate, query } from "../lib/router.js";
-import { now, formatDuration } from "../lib/time.js";
+import { formatAge, formatDuration, now } from "../lib/time.js";
 import { CopyAs, Empty, Link, Loading, ErrorMessage, Time } from "../parts/elements.js";
 import { Command } from "../parts/copyable_command.js";
 import { perform, confirm, openDialog, notify } from "../parts/dialog.js";
@@ -216,7 +216,7 @@ function tasksOf(worker) {
 /** Age of the last heartbeat, by the server's clock. */
 function age(worker, at) {
   const seconds = Math.round(worker.age + Math.max(now.value - at, 0) / 1000);
-  return seconds ? `${seconds < 10 ? `${seconds} s` : formatDuration(seconds)} ago` : "now";
+  return seconds ? `${formatAge(seconds)} ago` : "now";
 }
 
 const FLEET = (at, reload) => [

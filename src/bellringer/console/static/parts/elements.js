@@ -1,7 +1,7 @@
 // Small components used by all pages.
 import { html, useEffect, useId, useRef, useState } from "../lib/html.js";
 import { address, navigate } from "../lib/router.js";
-import { formatDuration, formatTime, fromNow, now } from "../lib/time.js";
+import { formatAge, formatTime, fromNow, now } from "../lib/time.js";
 import { write } from "../lib/json.js";
 
 export { CopyAs } from "./copy_as.js";
@@ -17,8 +17,7 @@ export function Time({ at, job, short = true }) {
 /** How long something has lasted: "for 20m"; the tooltip shows when it began. */
 export function Lasting({ since }) {
   const seconds = Math.max(1, Math.round((now.value - new Date(since)) / 1000));
-  const length = seconds < 10 ? `${seconds}s` : formatDuration(seconds).replace(/(m) \d+s$/, "$1");
-  return html`<time datetime=${since} title=${`since ${formatTime(since)}`}>for ${length}</time>`;
+  return html`<time datetime=${since} title=${`since ${formatTime(since)}`}>for ${formatAge(seconds)}</time>`;
 }
 
 export function Empty({ title, children }) {
