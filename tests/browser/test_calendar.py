@@ -29,6 +29,7 @@ def filled(started: Shop) -> Shop:
         "nightly backup": {"cron": "30 2 * * *", "tz": "Europe/Berlin"},
         "payroll": {"cron": "0 9 * * MON-FRI", "tz": "Europe/Berlin", "calendar": "bank-holidays"},
         "sync": {"every": "5m"},
+        "hourly count": {"cron": "0 * * * *", "tz": "Europe/Berlin"},
         **{f"pulse {n}": {"every": "10s"} for n in range(3)},
         **{name: {"cron": "0 12 * * *", "tz": "Europe/Berlin"} for name in NOON_JOBS},
     }
@@ -68,8 +69,12 @@ def test_the_week_names_jobs_holidays_freezes_and_the_clock_change(eye_of_tenant
     expect(page.locator(".note.freeze").first).to_contain_text("autumn sale")
     expect(page.locator(".note.clocks")).to_have_text("clocks go back 1 h at 03:00")
     assert page.locator(".event", has_text="payroll").count() == 4  # Monday to Friday without the holiday
-    expect(page.locator(".heads .event", has_text="sync runs several times an hour")).to_have_count(7)
+    expect(page.locator(".heads .event", has_text="sync runs all day long")).to_have_count(7)
+    expect(page.locator(".heads .event", has_text="hourly count runs all day long")).to_have_count(7)
     assert page.locator("[role=gridcell] .event", has_text="sync").count() == 0
+    assert page.locator("[role=gridcell] .event", has_text="hourly count").count() == 0
+    heights = page.locator(".hour").evaluate_all("rows => rows.map((row) => row.offsetHeight)")
+    assert heights[4] < heights[2], "hours without jobs are lower than hours with jobs"
     assert page.locator("[role=gridcell].frozen").count() == 30  # hours
     page.locator(".event", has_text="nightly backup").first.click()
     expect(page.locator("h1")).to_have_text("nightly backup")

@@ -162,6 +162,18 @@ def test_an_operation_that_discarded_dead_letters_is_undone(eye: Eye, shop: Shop
     expect(page.locator(".notices")).to_contain_text("Nothing to restore")
 
 
+def test_actions_on_all_dead_letters_are_in_a_menu(eye: Eye, shop: Shop) -> None:
+    die(shop, "a flat battery", 1)
+    page = eye.go("dead-letters")
+    assert page.locator("main button.main, main button.danger").count() == 0, "no loud button"
+    page.get_by_role("button", name="Actions on all dead letters").click()
+    expect(page.get_by_role("menuitem")).to_have_text(["Redrive all …", "Discard all …"])
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name=re.compile("More actions: .*flat battery")).click()
+    page.get_by_role("menuitem", name="Discard …").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Discard 1 dead letter")
+
+
 def test_discarded_dead_letters_are_listed_and_restored(eye: Eye, shop: Shop) -> None:
     runs = die(shop, "no petrol", 3)
     shop.ask("POST", "dead-letters/discard", {"runs": runs})

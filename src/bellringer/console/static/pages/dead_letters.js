@@ -10,6 +10,7 @@ import { SelectionBar, startBulk } from "../parts/bulk.js";
 import { perform } from "../parts/dialog.js";
 import { Discarded, discardOne } from "../parts/discards.js";
 import { Facet } from "../parts/filters.js";
+import { Menu } from "../parts/menu.js";
 import { Operations } from "../parts/operations.js";
 import { Segments, segment } from "../parts/segmented_control.js";
 import { RunId, RunSubject, errorSummary } from "../parts/run_text.js";
@@ -91,27 +92,32 @@ function Tools({ groups, terms }) {
     <${Facet} name="job" label="Job" of=${distinctValues(groups, (one) => one.jobs)} /><${Facet} name="task" label="Task" of=${tasks.map((task) => task.name)} />
     ${filtered && html`<button type="button" class="quiet" onClick=${() => navigate("dead-letters")}>All groups</button>`}
     <span class="gap"></span>
-    ${may("operator") && html`<button type="button" class="main" onClick=${() => startBulk({ ...REDRIVE, about: { filter: terms } })}>
-      ${filtered ? "Redrive these …" : "Redrive all …"}</button>
-      <button type="button" class="danger" onClick=${() => startBulk({ ...DISCARD, about: { filter: terms } })}>
-        ${filtered ? "Discard these …" : "Discard all …"}</button>`}
+    ${may("operator") && (filtered ? html`<button type="button" onClick=${() => startBulk({ ...REDRIVE, about: { filter: terms } })}><${Icon} name="retry" /> Redrive these …</button>
+      <button type="button" onClick=${() => startBulk({ ...DISCARD, about: { filter: terms } })}><${Icon} name="trash" /> Discard these …</button>`
+      : html`<${Menu} label="Actions on all dead letters" items=${[
+        { icon: "retry", text: "Redrive all …", act: () => startBulk({ ...REDRIVE, about: { filter: {} } }) },
+        { icon: "trash", tone: "bad", text: "Discard all …", act: () => startBulk({ ...DISCARD, about: { filter: {} } }) },
+      ]} />`)}
   </div>`;
 }
 
 const groupFilter = (group) => ({ about: { filter: { fingerprint: group.fingerprint } } });
 
 const GROUP_COLUMNS = [
-  { name: "Runs", class: "number", cell: (group) => html`<strong>${formatCount(group.count)}</strong>` },
-  { name: "Error", cell: (group) => html`<div><${Link} to="dead-letters" terms=${{ fingerprint: group.fingerprint }} class="name">${group.type ?? group.reason}<//>
+  { name: "Error", class: "error-cell", cell: (group) => html`<div><${Link} to="dead-letters" terms=${{ fingerprint: group.fingerprint }} class="name">${group.type ?? group.reason}<//>
     ${group.message && html`<div class="message" title=${group.message}>${group.message}</div>`}</div>` },
+  { name: "Runs", class: "number", cell: (group) => html`<strong>${formatCount(group.count)}</strong>` },
   { name: "Jobs", cell: (group) => (group.jobs.length === 0 ? html`<span class="mute">none: sent without a job</span>`
     : html`<span>${group.jobs.map((job, n) => html`${n ? ", " : ""}<${Link} to="jobs" terms=${{ q: job }}>${job}<//>`)}</span>`) },
-  { name: "First", class: "tight", cell: (group) => html`<${Time} at=${group.first_died_at} />` },
-  { name: "Last", class: "tight", cell: (group) => html`<${Time} at=${group.last_died_at} />` },
+  { name: "First seen", class: "tight", cell: (group) => html`<${Time} at=${group.first_died_at} />` },
+  { name: "Last seen", class: "tight", cell: (group) => html`<${Time} at=${group.last_died_at} />` },
   { name: "Example", class: "tight", cell: (group) => group.runs.length > 0 && html`<${RunId} id=${group.runs[0]} />` },
-  { name: html`<span class="unseen">Actions</span>`, class: "tight", cell: (group) => may("operator") && html`<span class="row-actions">
-    <button type="button" aria-label=${`Redrive: ${errorOf(group)}`} onClick=${() => startBulk({ ...REDRIVE, ...groupFilter(group) })}>Redrive …</button>
-    <button type="button" aria-label=${`Discard: ${errorOf(group)}`} onClick=${() => startBulk({ ...DISCARD, ...groupFilter(group) })}>Discard …</button></span>` },
+  { name: html`<span class="unseen">Actions</span>`, class: "tight", cell: (group) => html`<span class="row-actions">
+    ${may("operator") && html`<button type="button" aria-label=${`Redrive: ${errorOf(group)}`} onClick=${() => startBulk({ ...REDRIVE, ...groupFilter(group) })}>Redrive …</button>`}
+    <${Menu} label=${`More actions: ${errorOf(group)}`} items=${[
+      { icon: "runs", text: "Show its runs", to: "dead-letters", terms: { fingerprint: group.fingerprint } },
+      may("operator") && { icon: "trash", tone: "bad", text: "Discard …", act: () => startBulk({ ...DISCARD, ...groupFilter(group) }) },
+    ]} /></span>` },
 ];
 
 function Groups({ of }) {

@@ -2,12 +2,13 @@
 import { html } from "../lib/html.js";
 import { get, may, part } from "../lib/api.js";
 import { Icon } from "../lib/icons.js";
+import { write } from "../lib/json.js";
 import { useData } from "../lib/page_data.js";
 import { formatCount } from "../lib/pages.js";
 import { formatDuration } from "../lib/time.js";
 import { CopyAs, DescriptionList, Json, Link, Loading, Time } from "../parts/elements.js";
 import { UNDO_MS, restoreDiscarded } from "../parts/discards.js";
-import { Progress, describeItems, describeResults, abort, processed, operationTitle, toneOfResults, usePollingWhile } from "../parts/operations.js";
+import { Progress, describeItems, describeResults, abort, pastOf, processed, operationTitle, revert, toneOfResults, usePollingWhile } from "../parts/operations.js";
 import { RunId, shortId } from "../parts/run_text.js";
 import { State } from "../parts/state_badge.js";
 import { Table } from "../parts/table.js";
@@ -20,6 +21,8 @@ export default function OperationPage({ parts }) {
     <${Loading} of=${found} shape="page">${(operation) => html`<${Page} of=${operation} reload=${found.reload} />`}<//>`;
 }
 
+const VERDICT_ICONS = { good: "check", calm: "info", warn: "warning", bad: "cross" };
+
 /** The summary line. */
 function summary(of) {
   const results = describeResults(of);
@@ -30,17 +33,29 @@ function summary(of) {
 /** A discard can be undone for a day after it ended. */
 const canUndo = (of) => of.action === "dead_letters.discard" && of.done > 0 && of.ended_at && Date.now() - new Date(of.ended_at) < UNDO_MS && may("operator");
 
+const canRevert = (of) => of.action === "jobs.update" && of.done > 0 && of.state !== "running" && may("editor");
+
+/** How fast the items were processed; undefined for the first second. */
+function speed(of, seconds) {
+  if (seconds < 1 || !processed(of)) return undefined;
+  const rate = processed(of) / seconds;
+  return rate >= 1 ? `${Math.round(rate).toLocaleString("en")} per second` : `${(rate * 60).toPrecision(2)} per minute`;
+}
+
+const asText = (value) => (typeof value === "string" ? value : write(value));
+
 function Page({ of, reload }) {
   const left = of.state === "done" ? 0 : Math.max(of.total.value - processed(of), 0); // items that no longer exist are not counted
   const seconds = (new Date(of.ended_at ?? Date.now()) - new Date(of.created_at)) / 1000;
   return html`<header class="head"><h1>${operationTitle(of)}</h1><${State} of=${of.state} /><span class="gap"></span>
       ${of.state === "running" && may("operator") && html`<button type="button" class="danger" onClick=${() => abort(of, reload)}>Abort …</button>`}
       ${canUndo(of) && html`<button type="button" onClick=${() => restoreDiscarded({ operation_id: of.operation_id }, reload)}><${Icon} name="undo" /> Undo</button>`}
+      ${canRevert(of) && html`<button type="button" onClick=${() => revert(of)}><${Icon} name="undo" /> Revert …</button>`}
       <${CopyAs} cli=${`bellringer ops get ${of.operation_id}`} path=${`operations/${part(of.operation_id)}`} /></header>
-    <p class="verdict tone-${toneOfResults(of)}" role="status">${summary(of)}</p>
+    <p class="verdict tone-${toneOfResults(of)}" role="status"><${Icon} name=${VERDICT_ICONS[toneOfResults(of)]} /> ${summary(of)}</p>
     <${Progress} of=${of} />
     <ul class="figures">
-      <li><strong class=${of.done ? "tone-good" : ""}>${of.done.toLocaleString("en")}</strong> done</li>
+      <li><strong class=${of.done ? "tone-good" : ""}>${of.done.toLocaleString("en")}</strong> ${pastOf(of)}</li>
       <li><strong>${of.skipped.toLocaleString("en")}</strong> unchanged</li>
       <li><strong class=${of.failed ? "tone-bad" : ""}>${of.failed.toLocaleString("en")}</strong> failed</li>
       <li><strong>${left.toLocaleString("en")}${of.state !== "done" && of.total.relation === "gte" ? " or more" : ""}</strong>${" "}
@@ -50,7 +65,9 @@ function Page({ of, reload }) {
       ["Items", describeItems(of)],
       ["Started by", of.who],
       ["Reason", of.reason ?? "–"],
-      ["Rate", of.rate === null ? "not limited" : `${of.rate} per minute`],
+      of.changes && ["Changes", html`<ul class="plain">${Object.entries(of.changes).map(([name, value]) => html`<li key=${name}>${name.replaceAll("_", " ")} <code>${asText(value)}</code></li>`)}</ul>`],
+      of.reverts && ["Reverts", html`<${Link} to=${`operations/${part(of.reverts)}`}>${of.reverts}<//>`],
+      ["Speed", [speed(of, seconds), of.rate === null ? "not limited" : `limited to ${of.rate} per minute`].filter(Boolean).join(", ")],
       ["Started", html`<${Time} at=${of.created_at} short=${false} />`],
       of.ended_at ? ["Ended", html`<${Time} at=${of.ended_at} short=${false} /> <span
         class="mute">after ${formatDuration(seconds)}</span>`] : ["Estimated end", of.eta ? html`<${Time} at=${of.eta} />` : "unknown"],

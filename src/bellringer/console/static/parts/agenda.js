@@ -7,10 +7,10 @@ import { now } from "../lib/time.js";
 import { formatDate, wallClock } from "../lib/zoned.js";
 import { useData } from "../lib/page_data.js";
 import { ErrorMessage, Link } from "./elements.js";
-import { hoursOf, isRepeat } from "./agenda_model.js";
+import { hoursOf } from "./agenda_model.js";
 
 const MAX_ENTRIES = 200; // of an expanded cell
-const MAX_REPEATS = 3; // jobs that repeat within the hours, listed at the top of a day
+const MAX_REPEATS = { week: 5, day: 24 }; // jobs that run all day long, listed at the top of a day
 
 const number = (count) => count.toLocaleString("en");
 export const plural = (count, word) => `${number(count)} ${word}${count === 1 ? "" : "s"}`;
@@ -23,23 +23,23 @@ function Entry({ entry, tz, focusable }) {
     <time datetime=${entry.at}>${time}</time> <span class="name">${entry.job}</span>${entry.times > 1 && html` <span class="times">×${number(entry.times)}</span>`}<//></li>`;
 }
 
-/** The entries of cells, the first `most` of them until they are expanded. `hourly`: the cells are hours, without the jobs that repeat within them. */
-function Entries({ cells, tz, most, focusable, label, filters, hourly = false }) {
+/** The entries of cells, the first `most` of them until they are expanded. `without`: ids of jobs that are listed elsewhere. */
+function Entries({ cells, tz, most, focusable, label, filters, without }) {
   const [open, setOpen] = useState(false);
   const listed = cells.flatMap((cell) => cell.entries);
   const jobs = cells.reduce((sum, cell) => sum + cell.jobs, 0);
   const shown = listed.slice(0, jobs > most ? most - 1 : most);
-  if (open) return html`<${AllEntries} cells=${cells} tz=${tz} focusable=${focusable} filters=${filters} hourly=${hourly} close=${() => setOpen(false)} />`;
+  if (open) return html`<${AllEntries} cells=${cells} tz=${tz} focusable=${focusable} filters=${filters} without=${without} close=${() => setOpen(false)} />`;
   return html`${shown.length > 0 && html`<ul class="events">${shown.map((entry) => html`<${Entry} key=${`${entry.job_id} ${entry.at}`} entry=${entry} tz=${tz} focusable=${focusable} />`)}</ul>`}
     ${jobs > shown.length && html`<button type="button" class="quiet more-events" tabindex=${focusable ? 0 : -1} aria-expanded="false" aria-label=${`${number(jobs - shown.length)} more jobs, ${label}`}
       onClick=${() => setOpen(true)}>+${number(jobs - shown.length)} more</button>`}`;
 }
 
-function AllEntries({ cells, tz, focusable, filters, hourly, close }) {
+function AllEntries({ cells, tz, focusable, filters, without = new Set(), close }) {
   const [first, last] = [cells[0], cells.at(-1)];
   const found = useData((stop) => get("calendar", { ...filters, tz, from: first.from, to: last.to, cell: "day", limit: MAX_ENTRIES }, stop), [first.from, last.to, JSON.stringify(filters)], { once: true });
   const all = (found.data?.cells ?? []).flatMap((cell) => cell.entries);
-  const entries = hourly ? all.filter((entry) => !isRepeat(entry, cells.length)) : all;
+  const entries = all.filter((entry) => !without.has(entry.job_id));
   const jobs = (found.data?.cells ?? []).reduce((sum, cell) => sum + cell.jobs, 0) - (all.length - entries.length);
   return html`<${ErrorMessage} error=${found.error} />
     <ul class="events all" aria-busy=${found.busy && !found.data ? "true" : undefined}>${(found.data ? entries : cells.flatMap((cell) => cell.entries)).map((entry) => html`<${Entry} key=${`${entry.job_id} ${entry.at}`} entry=${entry} tz=${tz} focusable=${focusable} />`)}</ul>
@@ -56,10 +56,10 @@ function Notes({ day }) {
 
 const freezeText = ({ name, tags }) => `Freeze ${name}: ${tags.length ? `jobs with the tag ${tags.join(" or ")} do not start` : "no job starts"}`;
 
-/** Jobs that repeat within the hours of a day, which would fill each of them. */
-const Repeats = ({ day }) => day.repeats.length > 0 && html`<ul class="events">${day.repeats.slice(0, MAX_REPEATS).map((one) => html`<li key=${one.job_id}><${Link} to=${`jobs/${part(one.job_id)}`} class="event repeats"
-    title=${`${one.job} runs several times an hour`}><${Icon} name="retry" /> <span class="name">${one.job}</span><span class="unseen"> runs several times an hour</span><//></li>`)}</ul>
-  ${day.repeats.length > MAX_REPEATS && html`<span class="mute hidden-fires">and ${plural(day.repeats.length - MAX_REPEATS, "job")} more, several times an hour</span>`}`;
+/** Jobs that run all day long, which would fill each hour. */
+const Repeats = ({ day, most }) => day.repeats.length > 0 && html`<ul class="events">${day.repeats.slice(0, most).map((one) => html`<li key=${one.job_id}><${Link} to=${`jobs/${part(one.job_id)}`} class="event repeats"
+    title=${`${one.job} runs all day long, ${plural(one.times, "time")}`}><${Icon} name="retry" /> <span class="name">${one.job}</span><span class="unseen"> runs all day long, </span> <span class="times">×${number(one.times)}</span><//></li>`)}</ul>
+  ${day.repeats.length > most && html`<span class="mute hidden-fires">and ${plural(day.repeats.length - most, "job")} more, all day long</span>`}`;
 
 const Hidden = ({ day }) => day.hidden > 0 && html`<p class="mute hidden-fires" title="Occurrences of jobs that are not among those named">+${number(day.hidden)} of other jobs</p>`;
 
@@ -129,12 +129,12 @@ export function TimeGrid({ data, days, filters, turn }) {
       <p class="date">${days.length === 1 ? html`<strong>${formatDate(day.date, { weekday: "long" })}</strong>` : html`<button type="button" class="quiet" aria-label=${`Show ${longDate(day.date)}`} onClick=${() => setQuery({ view: "day", date: day.date })}>
         ${formatDate(day.date, { weekday: "short" })} <strong>${Number(day.date.slice(8))}</strong></button>`}
         ${(day.fires ?? day.listed) > 0 && html`<span class="mute">${number(day.fires ?? day.listed)}<span class="unseen"> occurrences</span></span>`}</p>
-      <${Notes} day=${day} /><${Repeats} day=${day} /></div>`)}</div>
-    ${hours.map((places, hour) => html`<div role="row" class="hour" key=${hour}><span role="rowheader">${String(hour).padStart(2, "0")}:00</span>
+      <${Notes} day=${day} /><${Repeats} day=${day} most=${MAX_REPEATS[days.length === 1 ? "day" : "week"]} /></div>`)}</div>
+    ${hours.map((places, hour) => html`<div role="row" class="hour ${places.some((place) => place.cells.length) ? "" : "empty-hour"}" key=${hour}><span role="rowheader">${String(hour).padStart(2, "0")}:00</span>
       ${places.map((place, n) => html`<div key=${place.day.date} ...${cell(hour, n)} aria-label=${hourLabel(place, hour)}
         class="${dayClass({ ...place.day, freezes: place.freezes })} ${place.spans.length ? "" : "skipped"} ${place.day.isToday && hour < clock.hour ? "past" : ""}">
         ${place.day.isToday && hour === clock.hour && html`<span class="now" style=${{ "--minute": String(clock.minute) }} title=${`Now: ${clock.time}`}></span>`}
-        ${place.spans.length === 0 ? html`<span class="mute no-hour">no such hour</span>` : html`<${Entries} cells=${place.cells} tz=${tz} most=${most} focusable=${isAt(hour, n)} label=${hourLabel(place, hour)} filters=${filters} hourly=${true} />`}
+        ${place.spans.length === 0 ? html`<span class="mute no-hour">no such hour</span>` : html`<${Entries} cells=${place.cells} tz=${tz} most=${most} focusable=${isAt(hour, n)} label=${hourLabel(place, hour)} filters=${filters} without=${new Set(place.day.repeats.map((one) => one.job_id))} />`}
       </div>`)}</div>`)}
   </div>${days.some((day) => day.hidden) && html`<p class="mute">The figures at the top of the days also count ${number(days.reduce((sum, day) => sum + day.hidden, 0))} occurrences of jobs that are not named here.</p>`}`;
 }

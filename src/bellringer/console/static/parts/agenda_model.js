@@ -3,7 +3,8 @@ import { addDays, addMonths, formatDate, wallClock, weekday } from "../lib/zoned
 
 export const VIEWS = { day: "Day", week: "Week", month: "Month" };
 const WEEKS = 6; // of the month view
-const REPEATS = 4; // a job that occurs more often in an hour is shown once, at the top of the day
+const REPEATS = 4; // a job that occurs more often in an hour is shown once, at the top of the day …
+const ALL_DAY_HOURS = 20; // … as is a job that occurs in so many hours of a day: it would fill the grid and hide the others
 
 /** The first day of a view and the number of its days. */
 export function spanOf(view, date) {
@@ -33,13 +34,14 @@ const overlaps = (span, freeze) => Date.parse(freeze.from) < Date.parse(span.to)
 
 /**
  * The days of a response, each with its cells, freezes and notes. `hidden`: occurrences that are in the count of the day and in no cell, because
- * only the first jobs are named.
+ * only the first jobs are named. `repeats`: jobs that run all day long, which are in no cell of an hour.
  */
 export function daysOf(data, today) {
+  const ids = data.cell === "hour" ? repeatingJobs(data) : new Set();
   return data.days.map((day) => {
-    const all = data.cells.filter((cell) => cell.from >= day.from && cell.from < day.to);
+    const all = cellsOf(data, day);
     const listed = all.reduce((sum, cell) => sum + cell.fires, 0);
-    const { cells, repeats } = data.cell === "hour" ? withoutRepeats(all) : { cells: all, repeats: [] };
+    const { cells, repeats } = data.cell === "hour" ? withoutRepeats(all, ids) : { cells: all, repeats: [] };
     return {
       ...day, cells, repeats, listed, hidden: day.fires === null ? 0 : Math.max(0, day.fires - listed),
       freezes: data.freezes.filter((freeze) => overlaps(day, freeze)), isToday: day.date === today, isPast: day.date < today, isWeekend: weekday(day.date) > 4,
@@ -47,16 +49,29 @@ export function daysOf(data, today) {
   });
 }
 
-export const isRepeat = (entry, hours = 1) => entry.times > REPEATS * hours;
+const cellsOf = (data, day) => data.cells.filter((cell) => cell.from >= day.from && cell.from < day.to);
+
+/** The ids of jobs that occur many times in an hour, or in nearly every hour of a day. */
+function repeatingJobs(data) {
+  const found = new Set();
+  for (const day of data.days) {
+    const hours = new Map();
+    for (const { job_id, times } of cellsOf(data, day).flatMap((cell) => cell.entries)) {
+      hours.set(job_id, (hours.get(job_id) ?? 0) + 1);
+      if (times > REPEATS || hours.get(job_id) >= ALL_DAY_HOURS) found.add(job_id);
+    }
+  }
+  return found;
+}
 
 /**
  * A response lists only the first jobs of a cell, and jobs that repeat come last. A job that is not among those listed, but repeats in the
  * nearest complete hours before and after, repeats in between too.
  */
-function withoutRepeats(cells) {
+function withoutRepeats(cells, ids) {
   const repeats = new Map();
-  const often = cells.map((cell) => cell.entries.filter((entry) => isRepeat(entry)));
-  for (const { job_id, job } of often.flat()) repeats.set(job_id, { job_id, job });
+  const often = cells.map((cell) => cell.entries.filter((entry) => ids.has(entry.job_id)));
+  for (const { job_id, job, times } of often.flat()) repeats.set(job_id, { job_id, job, times: times + (repeats.get(job_id)?.times ?? 0) });
   const isCut = (cell) => cell.jobs > cell.entries.length;
   const idsNear = (n, by) => {
     let at = n + by;
@@ -68,10 +83,10 @@ function withoutRepeats(cells) {
     if (isCut(cell)) {
       const listed = new Set(cell.entries.map((entry) => entry.job_id));
       const near = [idsNear(n, -1), idsNear(n, 1)].filter(Boolean);
-      const unlisted = near.length === 0 ? [] : [...near[0]].filter((id) => !listed.has(id) && near.every((ids) => ids.has(id)));
+      const unlisted = near.length === 0 ? [] : [...near[0]].filter((id) => !listed.has(id) && near.every((other) => other.has(id)));
       count += Math.min(unlisted.length, cell.jobs - cell.entries.length);
     }
-    return { ...cell, jobs: cell.jobs - count, entries: cell.entries.filter((entry) => !isRepeat(entry)) };
+    return { ...cell, jobs: cell.jobs - count, entries: cell.entries.filter((entry) => !ids.has(entry.job_id)) };
   });
   return { cells: others.filter((cell) => cell.jobs), repeats: [...repeats.values()].sort((a, b) => (a.job < b.job ? -1 : 1)) };
 }

@@ -14,6 +14,7 @@ import { Table } from "./table.js";
 const PAGE = 20;
 const BRIEF = 5; // operations below another list
 const VERBS = { pause: "Pause", resume: "Resume", delete: "Delete", run: "Run", cancel: "Cancel", retry: "Retry", redrive: "Redrive", discard: "Discard", update: "Update", revert: "Revert" };
+const PAST = { pause: "paused", resume: "resumed", delete: "deleted", run: "started", cancel: "cancelled", retry: "retried", redrive: "redriven", discard: "discarded", update: "changed", revert: "reverted" };
 const OBJECTS = { jobs: "job", runs: "run", dead_letters: "dead letter" };
 const RECENT_EXAMINED = 100; // operations among which those of one kind are found: the list has no filter by action
 // Why the items of an action were left as they are: they were in the wanted state, or were deleted in the meantime.
@@ -50,11 +51,14 @@ export function usePollingWhile(isOn, reload, every) {
   }, [isOn, live.value === "paused"]);
 }
 
-/** What became of the items so far: "3 done, 1 unchanged (already paused), 2 failed". */
+/** What became of an item that was processed: "paused". */
+export const pastOf = (operation) => PAST[operation.action.split(".")[1]] ?? "done";
+
+/** What became of the items so far: "3 paused, 1 unchanged (already paused), 2 failed". */
 export function describeResults(operation) {
   const say = (count, words) => count > 0 && `${count.toLocaleString("en")} ${words}`;
   const reason = UNCHANGED[operation.action];
-  return [say(operation.done, "done"), say(operation.skipped, `unchanged${reason ? ` (${reason})` : ""}`), say(operation.failed, "failed")].filter(Boolean).join(", ");
+  return [say(operation.done, pastOf(operation)), say(operation.skipped, `unchanged${reason ? ` (${reason})` : ""}`), say(operation.failed, "failed")].filter(Boolean).join(", ");
 }
 
 /** An operation that changed nothing is neither a success nor a failure. */
@@ -69,6 +73,20 @@ export function Progress({ of }) {
   return html`<span class="progress results" role="progressbar" aria-label=${label} aria-valuemin="0" aria-valuemax=${all} aria-valuenow=${processed(of)}
     aria-valuetext=${describeResults(of) || label} title=${describeResults(of) || label}>
     ${SEGMENTS.filter(([name]) => of[name] > 0).map(([name, tone]) => html`<span key=${name} class="tone-${tone}" style=${{ width: `${(of[name] / all) * 100}%` }}></span>`)}</span>`;
+}
+
+/** Takes back what an operation on jobs has changed, in another operation. */
+export function revert(operation) {
+  confirm({
+    title: `Revert ${operation.operation_id}?`,
+    verb: `Revert ${operation.operation_id}`,
+    note: "Each job gets back the values that it had before. Jobs that were changed again since then stay as they are.",
+    act: () => post(`operations/${part(operation.operation_id)}/revert`),
+    done: (begun) => {
+      navigate(`operations/${part(begun.operation_id)}`);
+      return `Started ${begun.operation_id}`;
+    },
+  });
 }
 
 export function abort(operation, then = () => {}) {
