@@ -147,7 +147,9 @@ def test_the_drawer_has_targets_for_thumbs(eye: Eye) -> None:
     page.set_viewport_size({"width": PHONE["width"], "height": PHONE["height"]})
     eye.go("jobs")
     page.get_by_role("button", name="Menu", exact=True).click()
-    expect(page.get_by_role("link", name="Calendar")).to_be_visible()
+    expect(
+        page.get_by_role("navigation", name="pages", exact=True).get_by_role("link", name="Calendar")
+    ).to_be_visible()
     links = page.locator(".rail a")
     assert links.count() > 10
     assert all((links.nth(n).bounding_box() or {"height": 0})["height"] >= TAP_PIXELS for n in range(links.count()))

@@ -10,6 +10,9 @@ from bellringer import RUN_AT, App, Context, Retry, Workflow, cron, every
 app = App(name="bookshop")
 
 
+EXPIRED_ORDER = 1042
+
+
 class CardExpired(Exception):
     """The bank declines the card; a retry does not help."""
 
@@ -29,11 +32,22 @@ def send_receipts() -> int:
     return 12
 
 
-@app.schedule(cron("*/10 * * * *", tz="Europe/Amsterdam"), name="charge subscriptions", tags=["billing"])
-@app.task(name="billing.charge", retry=Retry(delays=["1s"]))
-def charge(order: int = 1042) -> None:
+@app.schedule(
+    cron("*/10 * * * *", tz="Europe/Amsterdam"),
+    name="charge subscriptions",
+    kwargs={"plan": "monthly", "currency": "EUR"},
+    tags=["billing"],
+)
+@app.task(name="billing.charge", retry=Retry(delays=["2s"]))
+async def charge(ctx: Context, plan: str, currency: str) -> None:
     """Charge the cards of subscribers; one of them has expired."""
-    raise CardExpired(f"order {order}: the bank declined 49.90 EUR, the card has expired")
+    ctx.log.info("charging", plan=plan, orders=3)
+    for order, amount in ((1040, "12.50"), (1041, "31.00"), (1042, "49.90")):
+        await asyncio.sleep(0.2)
+        if order == EXPIRED_ORDER:
+            ctx.log.warning("declined", order=order, code="expired_card")
+            raise CardExpired(f"order {order}: the bank declined {amount} {currency}, the card has expired")
+        ctx.log.info("charged", order=order, amount=amount)
 
 
 @app.schedule(every("2m"), name="refresh prices", tags=["catalog"])
@@ -77,6 +91,49 @@ async def rebuild_search(ctx: Context, titles: int = 4180) -> str:
     return f"{titles:,} titles"
 
 
+@app.schedule(every("3m"), name="expire carts", tags=["orders"])
+@app.task(name="orders.expire_carts")
+async def expire_carts() -> int:
+    """Empty the carts that nobody touched for a day."""
+    await asyncio.sleep(0.1)
+    return 4
+
+
+@app.schedule(cron("15 * * * *", tz="UTC"), name="fetch exchange rates", tags=["finance"])
+@app.task(name="finance.rates", retry=Retry(5, base="30s", cap="10m"))
+def fetch_rates() -> str:
+    """Fetch the exchange rates of the central bank."""
+    return "31 currencies"
+
+
+@app.schedule(cron("0 1 * * *", tz="Europe/Amsterdam"), name="back up catalog", tags=["catalog"])
+@app.task(name="catalog.backup", timeout="1h")
+def back_up_catalog() -> str:
+    """Copy the catalog to the archive."""
+    return "4,180 titles"
+
+
+@app.schedule(cron("0 10 * * TUE", tz="Europe/Amsterdam"), name="newsletter", jitter="20m", tags=["marketing"])
+@app.task(name="mail.newsletter")
+def newsletter() -> int:
+    """Send the newsletter."""
+    return 18_204
+
+
+@app.schedule(cron("0 8,13,17 * * MON-SAT", tz="Europe/Amsterdam"), name="print pick lists", tags=["warehouse"])
+@app.task(name="stock.pick_lists")
+def print_pick_lists() -> int:
+    """Print the lists of the titles to pack."""
+    return 26
+
+
+@app.schedule(cron("30 6 1 * *", tz="Europe/Amsterdam"), name="close the month", tags=["finance"])
+@app.task(name="finance.close_month", timeout="30m")
+def close_month() -> str:
+    """Close the books of the last month."""
+    return "closed"
+
+
 @app.task(name="sales.extract")
 async def extract(region: str) -> list[dict[str, Any]]:
     """List the shops of a region."""
@@ -110,6 +167,45 @@ def hourly_sales(wf: Workflow, region: str = "nl", until: str = RUN_AT) -> Any:
     amounts = wf.map(transform, wf.add(extract, region))
     total = wf.add(load, amounts, until=until)
     return wf.add(notify, total)
+
+
+@app.task(name="forecast.read")
+async def read_source(source: str) -> int:
+    """Read one source of the forecast."""
+    await asyncio.sleep({"sales": 0.5, "stock": 0.3, "weather": 0.8}[source])
+    return 1200
+
+
+@app.task(name="forecast.clean")
+async def clean_source(rows: int) -> int:
+    """Remove returns and duplicates."""
+    await asyncio.sleep(0.2)
+    return rows - 40
+
+
+@app.task(name="forecast.train")
+async def train(sales: int, stock: int, weather: int) -> str:
+    """Fit the model of each category."""
+    await asyncio.sleep(0.9)
+    return f"model of {sales + stock + weather} rows"
+
+
+@app.task(name="forecast.publish")
+async def publish(model: str, channel: str) -> str:
+    """Hand the forecast to a department."""
+    await asyncio.sleep(0.15)
+    return f"{channel}: {model}"
+
+
+@app.schedule(cron("0 4 * * *", tz="Europe/Amsterdam"))
+@app.workflow(name="sales forecast", tags=["warehouse", "finance"])
+def sales_forecast(wf: Workflow) -> None:
+    """Forecast the sales of the next weeks from three sources, for two departments."""
+    sources = {source: wf.add(read_source, source, name=f"read {source}") for source in ("sales", "stock", "weather")}
+    cleaned = {source: wf.add(clean_source, rows, name=f"clean {source}") for source, rows in sources.items()}
+    model = wf.add(train, **cleaned)
+    for channel in ("purchasing", "marketing"):
+        wf.add(publish, model, channel, name=f"tell {channel}")
 
 
 @app.task(name="catalog.import")

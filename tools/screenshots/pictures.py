@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -76,7 +76,8 @@ class Bookshop:
             "POST", f"jobs/{jobs['refresh prices']}/pause", {"reason": "the price list of the publisher is wrong"}
         )
         self.call("PUT", "calendars/netherlands", {"dates": ["2026-12-25", "2027-01-01"], "weekend": ["SAT", "SUN"]})
-        workflow = self.call("POST", f"jobs/{jobs['hourly sales']}/run", {})["run_id"]
+        self.ended(self.call("POST", f"jobs/{jobs['hourly sales']}/run", {})["run_id"])
+        workflow = self.call("POST", f"jobs/{jobs['sales forecast']}/run", {})["run_id"]
         dead = self.call("POST", f"jobs/{jobs['charge subscriptions']}/run", {})["run_id"]
         self.call("POST", f"jobs/{jobs['nightly report']}/run", {})
         for run in (workflow, dead):
@@ -92,25 +93,35 @@ class Bookshop:
 
 @contextmanager
 def open_bookshop(folder: Path, dsn: str) -> Iterator[Bookshop]:
-    """Runs the bookshop on a database, with its past written before."""
-    url = f"http://127.0.0.1:{_free_port()}"
+    """Runs the bookshop on a database with a past: two nodes, and a worker that is a process of its own."""
+    port, second = str(_free_port()), str(_free_port())
     shutil.copy(APP, folder / APP.name)
-    log = folder / "bookshop.log"
+    with ExitStack() as stack:
+        dev, log = stack.enter_context(_run(folder, dsn, "dev", APP.name, "--port", port))
+        wait_for(lambda: "ready on" in log.read_text() or dev.poll() is not None, "ready")
+        assert dev.poll() is None, log.read_text()
+        stack.enter_context(_run(folder, dsn, "server", "--insecure", "--port", second))
+        stack.enter_context(_run(folder, dsn, "worker", APP.name, "--slots", "20"))
+        asyncio.run(write_history(dsn))
+        yield Bookshop(f"http://127.0.0.1:{port}")
+
+
+@contextmanager
+def _run(folder: Path, dsn: str, *arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """Runs a command; yields its process and the path of its output."""
+    log = folder / f"{arguments[0]}.log"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("BELLRINGER_")}
     with log.open("wb") as output:
         process = subprocess.Popen(  # noqa: S603 - this program
-            [BELLRINGER, "dev", APP.name, "--port", url.rpartition(":")[2]],
+            [BELLRINGER, *arguments],
             cwd=folder,
-            env={**kept, "BELLRINGER_DSN": dsn},
+            env={**kept, "BELLRINGER_DSN": dsn, "BELLRINGER_EGRESS_ALLOW": "127.0.0.0/8"},
             stdout=output,
             stderr=output,
             start_new_session=True,
         )
     try:
-        wait_for(lambda: "ready on" in log.read_text() or process.poll() is not None, "ready")
-        assert process.poll() is None, log.read_text()
-        asyncio.run(write_history(dsn))
-        yield Bookshop(url)
+        yield process, log
     finally:
         if process.poll() is None:
             os.kill(process.pid, signal.SIGTERM)

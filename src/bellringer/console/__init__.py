@@ -20,12 +20,18 @@ PATH: Final = "/console"
 _SCOPE_KEY: Final = "bellringer.prefix"  # set by the API for requests of trusted proxies
 _STATIC: Final = f"{PATH}/static/"
 _PREFIX: Final = re.compile(r"(/[A-Za-z0-9._~-]+)*")
-_TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
+_TYPES: Final = {
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+    ".html": "text/html",
+    ".woff2": "font/woff2",
+}
 # Only files of the same origin may be loaded, and no other site may show the console in a frame.
 _SECURITY_HEADERS: Final = {
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "base-uri 'self'; form-action 'none'; frame-ancestors 'none'"
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; font-src 'self'; "
+        "connect-src 'self'; base-uri 'self'; form-action 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",

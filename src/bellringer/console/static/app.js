@@ -33,6 +33,7 @@ const ROUTES = [
   ["settings", "settings"],
 ];
 const GROUPS = { Work: ["o", "j", "f", "r", "d", "c"], System: ["w", "k"], Admin: ["t", "a", "s"] };
+const MOST_USED = ["o", "j", "r", "d", "c"];
 const PATHS = Object.fromEntries(Object.values(PAGES));
 const drawer = signal(false); // the menu on narrow screens
 
@@ -109,12 +110,21 @@ function Bar() {
     <button type="button" class="quiet drawer" aria-label="Menu" aria-expanded=${drawer.value} aria-controls="rail" onClick=${() => (drawer.value = !drawer.value)}><${Icon} name=${drawer.value ? "close" : "menu"} /></button>
     <button type="button" class="find" onClick=${openPalette}><${Icon} name="search" /> <span>Search or jump to …</span> <kbd>${keyNames("Mod+K").join(" ")}</kbd></button>
     <span class="gap"></span>
-    <button type="button" class="quiet" title="Turn live updates on or off (.)" aria-pressed=${live.value !== "paused"} onClick=${toggle}><${Icon} name=${icon} /> ${word}</button>
+    <button type="button" class="quiet live ${live.value}" title="Turn live updates on or off (.)" aria-pressed=${live.value !== "paused"} onClick=${toggle}><${Icon} name=${icon} /> ${word}</button>
     <button type="button" class="quiet preference" title="Time zone of displayed times (z)" onClick=${() => cycle(zone, ["local", "utc", "job"])}><${Icon} name="clock" /> ${{ local: "Local time", utc: "UTC", job: "Job's time zone" }[zone.value]}</button>
     <button type="button" class="quiet preference" title="Switch theme (t)" onClick=${() => cycle(theme, ["system", "light", "dark"])}><${Icon} name=${{ system: "screen", light: "sun", dark: "moon" }[theme.value]} /> ${{ system: "System theme", light: "Light", dark: "Dark" }[theme.value]}</button>
-    ${who && html`<span class="who" title=${`${who.role} in ${who.tenant}`}>${who.name ?? who.actor ?? who.who ?? "you"} · ${who.tenant}</span>`}
+    ${who && html`<span class="who" title=${`You are ${who.role} in the tenant ${who.tenant}`}>${who.name ?? who.actor ?? who.who ?? "you"} <span aria-hidden="true">@</span><span class="unseen"> in the tenant </span> ${who.tenant}</span>`}
     ${key.value && html`<button type="button" class="quiet" onClick=${() => { key.value = null; location.reload(); }}>Log out</button>`}
   </header>`;
+}
+
+/** On narrow screens, the pages that are needed most are always within reach of a thumb. */
+function MainPages() {
+  const at = route.value.path.split("/")[0];
+  return html`<nav class="main-pages" aria-label="most used pages">${MOST_USED.map((letter) => {
+    const [path, name] = PAGES[letter];
+    return html`<a href=${address(path)} aria-current=${at === path ? "page" : undefined}><${Icon} name=${path || "overview"} /><span>${name}</span></a>`;
+  })}</nav>`;
 }
 
 function App() {
@@ -135,6 +145,7 @@ function App() {
     <a class="skip" href="#main">Skip to content</a>
     <${Rail} />
     ${drawer.value && html`<div class="shade" aria-hidden="true" onClick=${() => (drawer.value = false)}></div>`}
+    <${MainPages} />
     <div class="side"><${Bar} /><main id="main" tabindex="-1"><${Page} /></main></div>
     <${Palette} /><${Dialogs} /><${Notices} />
   </div>`;

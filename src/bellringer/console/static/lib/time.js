@@ -8,14 +8,14 @@ setInterval(() => document.hidden || (now.value = Date.now()), 1000);
 const [MINUTE, HOUR, DAY] = [60, 3_600, 86_400]; // in seconds
 const UNITS = [["d", DAY], ["h", HOUR], ["m", MINUTE], ["s", 1]];
 
-/** Formats a duration as the command line does, with at most two units: 1d 3h, 2m 5s, 36 s, 4.2 s, 340 ms. */
+/** Formats a duration with at most two units: 1d 3h, 2m 5s, 36s, 4.2s, 340ms. */
 export function formatDuration(seconds) {
   if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "–";
   const size = Math.abs(seconds);
-  if (size < 0.0005) return size === 0 ? "0 ms" : "<1 ms";
-  if (size < 1) return `${Math.round(size * 1000)} ms`;
-  if (size < 10) return `${size.toFixed(1)} s`;
-  if (size < 59.5) return `${Math.round(size)} s`;
+  if (size < 0.0005) return size === 0 ? "0ms" : "<1ms";
+  if (size < 0.9995) return `${Math.round(size * 1000)}ms`;
+  if (size < 9.95) return `${size.toFixed(1)}s`;
+  if (size < 59.5) return `${Math.round(size)}s`;
   let rest = Math.round(size);
   const parts = [];
   for (const [unit, length] of UNITS) {
@@ -27,9 +27,9 @@ export function formatDuration(seconds) {
   return parts.join(" ");
 }
 
-/** Formats the distance to an instant, less precisely the longer it is: 3 s, 9m 12s, 38m, 17h, 19d. */
+/** Formats the distance to an instant, less precisely the longer it is: 3s, 9m 12s, 38m, 17h, 19d. */
 export function formatAge(seconds) {
-  if (seconds < 10) return `${Math.round(seconds)} s`;
+  if (seconds < 10) return `${Math.round(seconds)}s`;
   if (seconds < 10 * MINUTE) return formatDuration(seconds);
   if (seconds < 10 * HOUR) return formatDuration(seconds - (seconds % MINUTE));
   return seconds < 2 * DAY ? `${Math.floor(seconds / HOUR)}h` : `${Math.floor(seconds / DAY)}d`;

@@ -156,7 +156,7 @@ function Leases({ data, places, at }) {
     { name: "Holder", cell: (lease) => (lease.holder ? html`<span><${Badge} place=${places.get(lease.holder) ?? 0} /> ${lease.node ?? lease.holder}</span>`
       : html`<span class="tone-bad">none: its jobs do not fire</span>`) },
     { name: "Held for", class: "number", title: "since this node got the lease", cell: (lease) => heldFor([lease]) },
-    { name: "Time left", class: "number", title: "until the lease expires, unless it is renewed", cell: (lease) => (lease.holder ? `${left(lease).toFixed(1)} s` : "–") },
+    { name: "Time left", class: "number", title: "until the lease expires, unless it is renewed", cell: (lease) => (lease.holder ? `${left(lease).toFixed(1)}s` : "–") },
     { name: "Token", class: "number", title: "fencing token; grows with every new holder", cell: (lease) => lease.token },
     { name: "Region", cell: (lease) => lease.region ?? html`<span class="mute">–</span>` },
     { name: "Late by", class: "number", cell: (lease) => (late.has(lease.shard) ? html`<span class="tone-warn">${formatDuration(late.get(lease.shard))}</span>` : "0") },

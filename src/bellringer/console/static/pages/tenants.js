@@ -90,7 +90,7 @@ function summary({ items, next_cursor: more }) {
   return `${items.length}${more ? " or more" : ""} tenant${items.length === 1 ? "" : "s"}, ${suspended ? `${suspended} suspended` : "none suspended"}.`;
 }
 
-const objectiveText = ({ target, within }) => [target && `${+(target * 100).toFixed(3)} %`, within && `within ${within} s`].filter(Boolean).join(" ");
+const objectiveText = ({ target, within }) => [target && `${+(target * 100).toFixed(3)} %`, within && `within ${within}s`].filter(Boolean).join(" ");
 
 const waiting = (load) => figure(load ? load.ready + load.retrying + load.held : 0);
 

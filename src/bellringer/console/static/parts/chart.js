@@ -12,7 +12,7 @@ const DAY_SECONDS = 86_400;
 const MIN_POINTS = 2; // points that a zoom shows at least
 const FEW_POINTS = 24;
 const KEY_ZOOM = 0.5; // share of the range that one press of + leaves
-const AXIS_FONT = "11px system-ui, sans-serif";
+const AXIS_FONT = "11px Inter, system-ui, sans-serif";
 const HINT = "Arrow keys move the crosshair, + and - zoom, 0 shows everything.";
 
 /** A color of the theme as canvases understand it: the browser resolves `light-dark()` only in properties such as `color`. */
@@ -128,6 +128,7 @@ export function Chart({ times, series, bands = [], height = 120, label, scale = 
     plot.current = new uPlot(options, [times, ...series.map((one) => one.values)], place.current);
     const fit = new ResizeObserver(() => place.current?.clientWidth && plot.current.setSize({ width: place.current.clientWidth, height }));
     fit.observe(place.current);
+    document.fonts.ready.then(() => plot.current?.redraw(false, true)); // canvases do not wait for fonts
     return () => {
       fit.disconnect();
       plot.current.destroy();

@@ -16,13 +16,13 @@ const count = (value) => Math.round(value).toLocaleString("en");
 
 /** Small averages keep two decimals; a positive one is never written as 0. */
 export function formatAverage(value) {
-  if (value > 0 && value < 0.005) return "under 0.01";
+  if (value > 0 && value < 0.005) return "<0.01";
   return value >= 100 ? count(value) : String(+value.toFixed(value < 1 ? 2 : 1));
 }
 
 function secondsLabels(ticks, increment) {
   const top = Math.max(...ticks);
-  const label = top < 1 ? (tick) => `${(tick * 1000).toFixed(decimalsOf(increment * 1000))} ms` : top < MINUTE ? (tick) => `${tick.toFixed(decimalsOf(increment))} s` : formatDuration;
+  const label = top < 1 ? (tick) => `${(tick * 1000).toFixed(decimalsOf(increment * 1000))}ms` : top < MINUTE ? (tick) => `${tick.toFixed(decimalsOf(increment))}s` : formatDuration;
   return ticks.map((tick) => (tick === 0 ? "0" : label(tick)));
 }
 

@@ -20,9 +20,13 @@ const LOOKS = {
 /** The icon's name and the tone of a state. */
 export const look = (state) => LOOKS[state] ?? ["circle", "mute"];
 
+// States that the API calls otherwise in different places.
+const WORDS = { ok: "succeeded", ran: "succeeded", quiet: "draining" };
+export const stateWord = (state) => WORDS[state] ?? state.replaceAll("_", " ");
+
 export function State({ of, title }) {
   const [icon, tone] = look(of);
-  return html`<span class="state tone-${tone}" title=${title}><${Icon} name=${icon} /> ${of.replaceAll("_", " ")}</span>`;
+  return html`<span class="state tone-${tone}" title=${title}><${Icon} name=${icon} /> ${stateWord(of)}</span>`;
 }
 
 /** The latest runs of a job as bars, newest on the right. */
