@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import re
@@ -29,6 +30,11 @@ BELLRINGER: Final = Path(sys.executable).with_name("bellringer")
 WIDTH, HEIGHT = 1440, 900
 WAIT_SECONDS: Final = 90.0
 THEMES: Final = ("light", "dark")
+# All nodes have the same key, and webhooks may call this machine.
+SETTINGS: Final = {
+    "BELLRINGER_EGRESS_ALLOW": "127.0.0.0/8",
+    "BELLRINGER_SECRET_KEYS": f"pictures:{base64.b64encode(bytes(32)).decode()}",
+}
 # Name of the picture and path of the page; braces stand for what the bookshop has.
 PAGES: Final[Mapping[str, str]] = {
     "overview": "",
@@ -115,7 +121,7 @@ def _run(folder: Path, dsn: str, *arguments: str) -> Iterator[tuple[subprocess.P
         process = subprocess.Popen(  # noqa: S603 - this program
             [BELLRINGER, *arguments],
             cwd=folder,
-            env={**kept, "BELLRINGER_DSN": dsn, "BELLRINGER_EGRESS_ALLOW": "127.0.0.0/8"},
+            env={**kept, **SETTINGS, "BELLRINGER_DSN": dsn},
             stdout=output,
             stderr=output,
             start_new_session=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from itertools import islice
 from typing import Final, NamedTuple
 from zoneinfo import ZoneInfo
@@ -259,10 +259,15 @@ def _missing_day_warning(days: list[int]) -> ScheduleWarning:
 
 
 def _clock_warnings(schedule: ZonedSchedule, change: tuple[int, str]) -> Iterator[ScheduleWarning]:
-    """Yields warnings about the next DST change. An interval that follows elapsed time is not affected."""
-    if not schedule.fixed_time and (schedule.gap, schedule.fold) == (DstGap.SKIP, DstFold.BOTH):
-        return
+    """Yields warnings about the next DST change. An interval that follows elapsed time is affected only if the clock
+    skips all its times of a day.
+    """
     day = from_seconds(change[0]).astimezone(ZoneInfo(schedule.timezone)).date()
+    if not schedule.fixed_time and (schedule.gap, schedule.fold) == (DstGap.SKIP, DstFold.BOTH):
+        if change[1] == "dst_gap" and not _count_on_day(schedule, day):
+            text = f"on {day} the clock skips all times of the schedule: it does not fire on that day"
+            yield ScheduleWarning("dst_gap", text)
+        return
     if change[1] == "dst_gap":
         fate = "the schedule fires right after" if schedule.gap is DstGap.NEXT else "the schedule does not fire"
         yield ScheduleWarning("dst_gap", f"on {day} the clock skips the scheduled time: {fate}")
@@ -270,3 +275,9 @@ def _clock_warnings(schedule: ZonedSchedule, change: tuple[int, str]) -> Iterato
         yield ScheduleWarning(
             "dst_fold", f"on {day} the clock repeats the scheduled time: {_FOLD_TEXTS[schedule.fold]}"
         )
+
+
+def _count_on_day(schedule: ZonedSchedule, day: date) -> int:
+    zone = ZoneInfo(schedule.timezone)
+    start, end = (datetime.combine(one, time(), zone) for one in (day, day + timedelta(days=1)))
+    return schedule.count_between(start.astimezone(UTC), end.astimezone(UTC))

@@ -18,6 +18,7 @@ from bellringer.store.queries import load
 _SQL = load("overview")
 
 MAX_COUNTED: Final = 10_000
+MAX_ERROR_LENGTH: Final = 300  # characters
 MAX_DEATHS_COUNTED: Final = 5_000
 MAX_STRANDED_READ: Final = 1_000  # of all tenants
 MAX_JOBS_LOOKED_AT: Final = 1_000
@@ -62,6 +63,7 @@ class JobTrouble:
     kind: str
     since: datetime
     scheduled_for: datetime
+    error: str | None = None  # of the latest dead run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +158,9 @@ async def load_schedulers(store: Store) -> Schedulers:
 
 async def list_troubles(store: Store, tenant_id: int, limit: int) -> list[JobTrouble]:
     """Returns the latest troubles of each kind, dead jobs first."""
-    return [JobTrouble(**dict(row)) for row in await store.pool.fetch(_SQL.troubles, tenant_id, limit)]
+    return [
+        JobTrouble(**dict(row)) for row in await store.pool.fetch(_SQL.troubles, tenant_id, limit, MAX_ERROR_LENGTH)
+    ]
 
 
 async def list_failing_pauses(store: Store, tenant_id: int, limit: int) -> list[FailingPause]:

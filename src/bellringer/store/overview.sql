@@ -17,14 +17,21 @@ left join lateral (select next_at from cohorts where shard = lease.shard order b
 left join lateral (select due_at from timers where shard = lease.shard order by due_at limit 1) timer on true
 
 -- name: troubles
--- The latest $2 of each kind.
-select trouble.job_id, trouble.kind, trouble.since, trouble.scheduled_for, job.name as job
+-- The latest $2 of each kind, with the first $3 characters of the error of the latest dead run.
+select trouble.job_id, trouble.kind, coalesce(trouble.began_at, trouble.since) as since, trouble.scheduled_for,
+       job.name as job, left(failed.error, $3) as error
 from unnest(array['dead', 'missed', 'late', 'skipping']) given (kind)
 cross join lateral (
   select * from troubles trouble
   where trouble.tenant_id = $1 and trouble.kind = given.kind
   order by trouble.since desc limit $2) trouble
 cross join lateral (select name from jobs job where job.job_id = trouble.job_id and job.deleted_at is null offset 0) job
+left join lateral (
+  select coalesce(nullif(concat_ws(': ', attempt.error ->> 'type', attempt.error ->> 'message'), ''),
+                  attempt.error ->> 'reason') as error
+  from attempts attempt
+  where attempt.job_id = trouble.job_id and attempt.scheduled_for = trouble.scheduled_for and attempt.ends_as = 'dead'
+  order by attempt.finished_at desc limit 1) failed on trouble.kind = 'dead'
 
 -- name: failing_pauses
 -- Jobs that were paused because their runs died, the latest first.

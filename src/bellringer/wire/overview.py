@@ -56,6 +56,7 @@ class Attention(ResponseModel, frozen=True):
     pool: str | None = None
     since: datetime | None = None
     fix: str = ""
+    error: str | None = None
 
 
 class JobSums(ResponseModel, frozen=True):
@@ -161,13 +162,17 @@ class Bar(ResponseModel, frozen=True):
 
 
 class Lane(ResponseModel, frozen=True):
-    """A job in the timeline: its runs and next fires; `more`: there are more fires than listed."""
+    """A job in the timeline: its runs, newest first, and its next fires. `earlier`: there are earlier runs than listed;
+    `more`: there are more fires than listed.
+    """
 
     job_id: str
     job: str
     runs: list[Bar]
     fires: list[datetime]
     more: bool
+    earlier: bool = False
+    paused: bool = False
 
 
 class Timeline(ResponseModel, frozen=True, rename={"start": "from", "end": "to"}):

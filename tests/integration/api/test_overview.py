@@ -111,7 +111,7 @@ def pool(**changes: Any) -> HealthFacts:
             "bad",
             "3 jobs are failing; 2 more problems need attention.",
         ),
-        (sums(dead=1), "warn", "1 dead letter waits to be redriven or discarded."),
+        (sums(dead=1), "warn", "1 dead letter waits to be retried or discarded."),
         (
             replace(WELL, burn=2.0, started_late=5),
             "warn",
@@ -175,6 +175,12 @@ def pool(**changes: Any) -> HealthFacts:
         ),
         (paused_tasks("shop.mail"), "warn", "The task shop.mail is paused (the mail server is down): its runs wait."),
         (paused_tasks("a", "b"), "warn", "2 tasks are paused."),
+        (replace(sums(failing=1), troubles=[TROUBLE]), "bad", "my job is failing."),
+        (
+            replace(sums(failing=1), troubles=[replace(TROUBLE, error=f"CardExpired: no\nmore {'x' * 200}")]),
+            "bad",
+            "my job is failing: CardExpired: no",
+        ),
         (replace(sums(failing=1), troubles=[TROUBLE], pauses=[PAUSE]), "bad", "my job was paused: 3 runs failed."),
         (
             replace(sums(failing=2), troubles=[TROUBLE], pauses=[PAUSE]),

@@ -158,7 +158,7 @@ async def test_orphans_are_reported_beside_failing_jobs(api: httpx2.AsyncClient,
     await declare(store, "sync", version="1")
     await declare(store, version="2")
     found = await verdict(api)
-    assert (found["tone"], found["text"]) == ("bad", "1 job is failing; 1 more problem needs attention.")
+    assert (found["tone"], found["text"]) == ("bad", "failing is failing; 1 more problem needs attention.")
     assert [(one["kind"], one["count"]["value"]) for one in found["problems"]] == [("failing", 1), ("orphaned", 1)]
     assert "sync still fires, but the code of the app billing no longer declares it." in found["problems"][1]["text"]
 
@@ -168,7 +168,7 @@ async def test_late_jobs_are_counted_by_kind(api: httpx2.AsyncClient, store: Sto
     for name, kind in {"a": "late", "b": "missed", "c": "skipping", "d": "unknown_task"}.items():
         await store.pool.execute(TROUBLE, await create(api, name), kind)
     found = await verdict(api)
-    assert found["text"] == "1 job missed an occurrence; 2 more problems need attention."
+    assert found["text"] == "b missed an occurrence, and has not succeeded since; 2 more problems need attention."
     assert {one["kind"]: one["count"]["value"] for one in found["problems"]} == {"missed": 1, "late": 1, "skipping": 1}
 
 

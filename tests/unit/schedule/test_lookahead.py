@@ -121,6 +121,7 @@ def test_warnings(schedule: Schedule, found: list[str]) -> None:
         (cron("30 1 * * *", tz=NEW_YORK, fold="both"), "2026-11-01T06:00", "dst_fold", "fires both times"),
         (cron("30 2 * * *", tz=NEW_YORK), "2027-03-14T07:00", "dst_gap", "on 2027-03-14 .* fires right after"),
         (cron("30 2 * * *", tz=NEW_YORK, gap="skip"), "2027-03-14T07:00", "dst_gap", "does not fire"),
+        (cron("*/15 2 * * *", tz=NEW_YORK), "2027-03-14T07:00", "dst_gap", "2027-03-14 .* does not fire on that day"),
         (cron("0 * * * *", tz=NEW_YORK, fold="first"), "2026-11-01T06:00", "dst_fold", "only the first time"),
         (rrule("FREQ=DAILY", start="2026-01-01T02:30", tz=NEW_YORK), "2027-03-14T07:00", "dst_gap", "2027-03-14"),
     ],

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
 from functools import cache
+from textwrap import shorten
 from typing import Final
 from urllib.parse import quote
 
@@ -114,6 +115,7 @@ async def get_settings(call: RequestContext) -> Response:
 
 
 MAX_ATTENTION_ITEMS: Final = 8
+MAX_ERROR_LENGTH: Final = 120  # characters of an error in the verdict
 FIRING_LATE_SECONDS: Final = 5.0  # how late a shard may fire before it needs attention
 MIN_LATE_RUNS: Final = 5  # fewer late runs are not reported
 LONG_WAIT_SECONDS: Final = 60.0  # how long ready runs may wait for a free slot
@@ -317,13 +319,17 @@ def _job_problems(facts: HealthFacts) -> Iterator[OverviewProblem]:
         "skipping": ("skips its occurrences", "skip their occurrences"),
     }
     for kind, count in counts.items():
-        if count > 0:
+        items = [item for item in _troubles(facts, len(facts.troubles)) if item.kind == kind]
+        if count == len(items) == 1:
+            text = items[0].text if items[0].error is None else f"{items[0].text[:-1]}: {_first_line(items[0].error)}"
+            yield OverviewProblem(
+                kind=kind, tone=items[0].tone, text=text, count=_bounded(1), link=_link(items[0]), fix=items[0].fix
+            )
+        elif count > 0:
             text = f"{_jobs(count)} {words[kind][count > 1]}."
             tone = BAD if kind == "failing" else WARN
             link, fix = _LINKS[kind], f"bellringer jobs list --state {'failing' if kind == 'failing' else 'late'}"
-            yield OverviewProblem(
-                kind=kind, tone=tone, text=f"{text[0].upper()}{text[1:]}", count=_bounded(count), link=link, fix=fix
-            )
+            yield OverviewProblem(kind=kind, tone=tone, text=text, count=_bounded(count), link=link, fix=fix)
 
 
 def _hindrances(facts: HealthFacts) -> list[Attention]:
@@ -516,7 +522,7 @@ def _rest(facts: HealthFacts) -> Iterator[Attention]:
     dead = facts.sums.dead
     if dead:
         letters = f"{_number(dead)} {'dead letter waits' if dead == 1 else 'dead letters wait'}"
-        text = f"{letters} to be redriven or discarded."
+        text = f"{letters} to be retried or discarded."
         yield _hindrance("dead_letters", WARN, text, fix="bellringer dead groups")
     if facts.burn >= 1 and facts.started_late >= MIN_LATE_RUNS:
         text = f"More runs started late in the last {facts.range} than the objective allows."
@@ -525,10 +531,10 @@ def _rest(facts: HealthFacts) -> Iterator[Attention]:
 
 def _troubles(facts: HealthFacts, most: int) -> Iterator[Attention]:
     words = {
-        "dead": "gave up",
-        "missed": "missed an occurrence",
-        "late": "is late",
-        "skipping": "skips its occurrences",
+        "dead": "is failing",
+        "missed": "missed an occurrence, and has not succeeded since",
+        "late": "is late, and has not succeeded since",
+        "skipping": "skips its occurrences, and has not succeeded since",
     }
     paused = {pause.job_id for pause in facts.pauses}  # these are reported already
     for trouble in [trouble for trouble in facts.troubles if trouble.job_id not in paused][:most]:
@@ -536,12 +542,18 @@ def _troubles(facts: HealthFacts, most: int) -> Iterator[Attention]:
         yield Attention(
             kind=kind,
             tone=tone,
-            text=f"{trouble.job} {words[trouble.kind]}, and has not succeeded since.",
+            text=f"{trouble.job} {words[trouble.kind]}.",
             job_id=str(trouble.job_id),
             job=trouble.job,
             since=trouble.since,
             fix=f"bellringer why {shlex.quote(trouble.job)}",
+            error=trouble.error,
         )
+
+
+def _first_line(error: str) -> str:
+    """Returns the first line of an error, shortened at a word."""
+    return shorten(error.partition("\n")[0], MAX_ERROR_LENGTH, placeholder=" …")
 
 
 def _hindrance(kind: str, tone: str, text: str, fix: str, pool: PoolBacklog | None = None) -> Attention:

@@ -133,7 +133,7 @@ def _time(task: str, tries: Sequence[RunBar]) -> TaskTime:
 
 TIMELINE_SPAN: Final = timedelta(hours=1)
 MAX_LANES: Final = 20
-MAX_BARS: Final = 25  # per lane, so 500 in all
+MAX_BARS: Final = 60  # per lane, so 1,200 in all
 MAX_FIRES: Final = 60  # per lane
 
 
@@ -174,6 +174,8 @@ def _lane(job: JobRow, runs: Sequence[PastRun], now: datetime) -> Lane:
         ],
         fires=coming[:MAX_FIRES],
         more=len(coming) > MAX_FIRES,
+        earlier=len(runs) > MAX_BARS,
+        paused=job.paused_at is not None,
     )
 
 

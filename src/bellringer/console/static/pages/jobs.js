@@ -5,6 +5,8 @@ import { Icon } from "../lib/icons.js";
 import { useData } from "../lib/page_data.js";
 import { formatCount, fetchPages } from "../lib/pages.js";
 import { address, navigate, setQuery, query } from "../lib/router.js";
+import { zone } from "../lib/preferences.js";
+import { LOCAL, formatDuration } from "../lib/time.js";
 import { CopyAs, Empty, Link, Loading, MoreButton, Time, copy } from "../parts/elements.js";
 import { startBulk } from "../parts/bulk.js";
 import { notify } from "../parts/dialog.js";
@@ -13,15 +15,17 @@ import { askBackfill, askPause, askResume, askRun, pause, remove, resume, runNow
 import { Menu } from "../parts/menu.js";
 import { SavedFilters } from "../parts/saved_filters.js";
 import { expression, zoneOf } from "../parts/schedule.js";
-import { State, Strip } from "../parts/state_badge.js";
+import { State, Strip, look } from "../parts/state_badge.js";
 import { Table } from "../parts/table.js";
 import { whyJob } from "../parts/why.js";
 
 const PAGE = 50;
 const STRIPS = 100; // jobs per request
 const STRIP_LENGTH = 20; // runs per job
-const STATES = { enabled: "active", paused: "paused", disabled: "disabled", done: "done", late: "late", failing: "failing" };
-const PROBLEM_STATES = { late: ["alarm", "warn"], failing: ["cross", "bad"] };
+const STATES = ["failing", "late", "paused", "enabled", "disabled", "done"];
+const PROBLEM_STATES = ["failing", "late"];
+const COUNTED_STATES = ["failing", "late", "paused"];
+const PINNED = 10; // jobs per problem that are listed first
 const ORPHANED = { true: "orphaned", false: "declared or by hand" };
 const FILTERS = ["q", "state", "pool", "tag", "task", "owner", "app", "orphaned"];
 const SORTS = { name: "by name", id: "by age" };
@@ -47,14 +51,23 @@ async function strips(jobs, stop) {
   return found;
 }
 
-/** Reads the jobs, then their latest runs. If the latter fails, the list is shown without them. */
-async function readJobs(terms, wanted, stop) {
-  const page = await fetchPages("jobs", { ...terms, count: "bounded" }, wanted, stop);
-  const runs = await strips(page.items, stop).catch((error) => {
+/** Reads the jobs and the number of jobs with problems, then the latest runs. If the latter fails, the list is shown without them. */
+async function readJobs(terms, sort, wanted, stop) {
+  const ofState = (state) => get("jobs", { ...terms, state, count: "bounded", limit: PINNED }, stop);
+  const [page, ...counted] = await Promise.all([fetchPages("jobs", { ...terms, sort, count: "bounded" }, wanted, stop), ...COUNTED_STATES.map(ofState)]);
+  const items = terms.state ? page.items : problemsFirst(page.items, counted);
+  const runs = await strips(items, stop).catch((error) => {
     if (error.name === "AbortError") throw error;
     return {};
   });
-  return { ...page, runs };
+  return { ...page, items, runs, counts: Object.fromEntries(COUNTED_STATES.map((state, n) => [state, counted[n].count])) };
+}
+
+/** The jobs with problems, then the others in their order. */
+function problemsFirst(items, counted) {
+  const problems = PROBLEM_STATES.flatMap((state, n) => counted[n].items.map((job) => ({ ...job, problem: state })));
+  const first = new Set(problems.map((job) => job.job_id));
+  return [...problems, ...items.filter((job) => !first.has(job.job_id))];
 }
 
 export default function Jobs() {
@@ -63,14 +76,14 @@ export default function Jobs() {
   const [wanted, setWanted] = useState(PAGE);
   const selected = useMemo(() => signal(new Set()), []);
   useEffect(() => void (selected.value = new Set()), [JSON.stringify(terms)]); // the selection never contains rows that are not listed
-  const found = useData((stop) => readJobs({ ...terms, sort }, wanted, stop), [JSON.stringify(terms), sort, wanted]);
+  const found = useData((stop) => readJobs(terms, sort, wanted, stop), [JSON.stringify(terms), sort, wanted]);
   return html`<header class="head"><h1>Jobs</h1>
-      <span class="sum">${found.data && html`<strong>${formatCount(found.data.count)}</strong> ${Object.keys(terms).length ? "match" : "total"}`}
-      <${ProblemCounts} /></span>
+      <span class="sum">${found.data && html`<strong>${formatCount(found.data.count)}</strong> ${Object.keys(terms).length ? "match" : "total"}`}</span>
       <span class="gap"></span>
+      <${CopyAs} share=${{}} cli=${cliOf(terms)} path=${`jobs?${new URLSearchParams({ ...terms, sort })}`} />
       ${may("editor") && html`<${Link} to="jobs/new" class="button main">Create a job<//>`}</header>
     <${SavedFilters} page="jobs" terms=${terms} />
-    <${Filters} rows=${found.data?.items ?? []} terms=${terms} sort=${sort} />
+    <${Filters} data=${found.data} terms=${terms} sort=${sort} />
     <${Loading} of=${found} shape="table" rows=${12}>${(data) => html`
       ${selected.value.size > 0 && html`<${Bulk} data=${data} terms=${terms} selected=${selected} />`}
       ${data.items.length === 0 && !data.next_cursor ? html`<${Nothing} filtered=${Object.keys(terms).length > 0} />` : html`<${List} data=${data}
@@ -78,59 +91,71 @@ export default function Jobs() {
       <${MoreButton} cursor=${data.next_cursor} busy=${found.busy} onMore=${() => setWanted(wanted + PAGE)} />`}<//>`;
 }
 
-/** Number of late and failing jobs, each with a link. */
-function ProblemCounts() {
-  const count = async (state, stop) => [state, (await get("jobs", { state, count: "bounded", limit: 1 }, stop)).count];
-  const found = useData((stop) => Promise.all(Object.keys(PROBLEM_STATES).map((state) => count(state, stop))), []);
-  return (found.data ?? []).filter(([, many]) => many.value > 0).map(([state, many]) => {
-    const [icon, tone] = PROBLEM_STATES[state];
-    return html` · <a class="tone-${tone}" href=${address("jobs", { state })}><${Icon} name=${icon} /> ${formatCount(many)} ${state}</a>`;
-  });
-}
-
 const distinctValues = (rows, pick) => [...new Set(rows.flatMap(pick))].sort();
 
-function Filters({ rows, terms, sort }) {
+const cliOf = (terms) => `bellringer jobs list${terms.tag ? ` --tag '${terms.tag}'` : ""}${terms.orphaned === "true" ? " --orphaned" : ""}`;
+
+function Filters({ data, terms, sort }) {
+  const rows = data?.items ?? [];
   const pools = useData((stop) => get("pools", { limit: 200 }, stop), [], { once: true }).data?.items ?? [];
   const tasks = useData((stop) => get("tasks", { limit: 200 }, stop), [], { once: true }).data?.items ?? [];
-  const cli = `bellringer jobs list${terms.tag ? ` --tag '${terms.tag}'` : ""}${terms.orphaned === "true" ? " --orphaned" : ""}`;
   return html`<div class="tools">
     <${Search} label="Search by name" placeholder="Search by name" />
-    <${FoldedFilters} active=${Object.keys(terms).filter((name) => name !== "q").length}>
-    <${Choice} name="state" label="State" of=${STATES} />
-    <${Choice} name="pool" label="Pool" of=${Object.fromEntries(pools.map((pool) => [pool.name, pool.name]))} />
-    <${Facet} name="tag" label="Tag" of=${distinctValues(rows, (job) => job.tags)} />
-    <${Facet} name="task" label="Task" of=${tasks.map((task) => task.name)} />
-    <${Facet} name="owner" label="Owner" of=${distinctValues(rows, (job) => job.owner)} />
-    <${Facet} name="app" label="App" of=${distinctValues(rows, (job) => job.app ?? [])} />
-    <${Choice} name="orphaned" label="Code" of=${ORPHANED} />
-    <label class="choice"><span>Sort</span><select value=${sort}
-      onChange=${(event) => setQuery({ sort: event.target.value === "name" ? "" : event.target.value })}>
-      ${Object.entries(SORTS).map(([value, word]) => html`<option value=${value} selected=${value === sort}>${word}</option>`)}</select></label><//>
+    <${StateChips} chosen=${terms.state} counts=${data?.counts ?? {}} />
+    <${FoldedFilters} active=${Object.keys(terms).filter((name) => name !== "q" && name !== "state").length}>
+      <${Choice} name="pool" label="Pool" of=${Object.fromEntries(pools.map((pool) => [pool.name, pool.name]))} />
+      <${Facet} name="tag" label="Tag" of=${distinctValues(rows, (job) => job.tags)} />
+      <${Facet} name="task" label="Task" of=${tasks.map((task) => task.name)} />
+      <${Facet} name="owner" label="Owner" of=${distinctValues(rows, (job) => job.owner)} />
+      <${Facet} name="app" label="App" of=${distinctValues(rows, (job) => job.app ?? [])} />
+      <${Choice} name="orphaned" label="Code" of=${ORPHANED} />
+      <label class="choice"><span>Sort</span><select value=${sort}
+        onChange=${(event) => setQuery({ sort: event.target.value === "name" ? "" : event.target.value })}>
+        ${Object.entries(SORTS).map(([value, word]) => html`<option value=${value} selected=${value === sort}>${word}</option>`)}</select></label><//>
     ${Object.keys(terms).length > 0 && html`<button type="button" class="quiet"
       onClick=${() => navigate("jobs", { sort: query.peek().get("sort") })}>Clear filters</button>`}
-    <span class="gap"></span><${CopyAs} share=${{}} cli=${cli} path=${`jobs?${new URLSearchParams({ ...terms, sort })}`} />
   </div>`;
 }
 
-/** The last due time. Runs may exist shortly before their time. */
-const lastOf = (runs = []) => runs.find((run) => new Date(run.scheduled_for) <= Date.now())?.scheduled_for;
+/** One state at a time; those that need attention show how many jobs they have. */
+function StateChips({ chosen, counts }) {
+  return html`<div class="chips scrolling" role="group" aria-label="State">${STATES.map((state) => {
+    const [icon, tone] = look(state === "enabled" ? "active" : state);
+    const isProblem = counts[state]?.value > 0 && PROBLEM_STATES.includes(state);
+    return html`<button key=${state} type="button" class="chip" aria-pressed=${state === chosen} onClick=${() => setQuery({ state: state === chosen ? "" : state })}>
+      <span class=${isProblem ? `tone-${tone}` : ""}><${Icon} name=${icon} /> ${state === "enabled" ? "active" : state}</span>${counts[state]
+        && html` <span class="count">${formatCount(counts[state])}</span>`}</button>`;
+  })}</div>`;
+}
 
-const COLUMNS = (runs, asked) => [
-  { name: "State", class: "state-cell", cell: (job) => html`<${State} of=${asked in PROBLEM_STATES ? asked : stateOf(job, runs[job.job_id])}
+/** The newest run that is due: runs may exist shortly before their time. */
+const lastOf = (runs = []) => runs.find((run) => new Date(run.scheduled_for) <= Date.now());
+
+function LastRun({ runs, job }) {
+  const run = lastOf(runs);
+  if (!run) return html`<span class="mute">–</span>`;
+  return html`<${Link} to=${`runs/${part(run.run_id)}`}><${Time} at=${run.scheduled_for} job=${zoneOf(job)} /><//>${run.seconds !== null
+    && html` <span class="mute took">${formatDuration(run.seconds)}</span>`}`;
+}
+
+/** The schedule; its zone is left out if it is the zone of the displayed times. */
+const scheduleText = (job) => (zone.value === "local" ? job.description.replace(` (${LOCAL})`, "") : job.description);
+
+const COLUMNS = (runs, asked, owners) => [
+  { name: "State", class: "state-cell", phone: "side", cell: (job) => html`<${State} of=${job.problem ?? (PROBLEM_STATES.includes(asked) ? asked : stateOf(job, runs[job.job_id]))}
     title=${stateTitle(job)} />${job.orphaned_at && html` <span class="tone-warn" title=${`orphaned: the code of the app ${job.app} no longer declares this job`}><${Icon}
     name="warning" /><span class="unseen">orphaned</span></span>`}` },
-  { name: "Name", class: "name-cell", cell: (job) => html`<span class="named"><${Link} to=${`jobs/${part(job.job_id)}`} class="name" title=${job.name}>${job.name}<//>
+  { name: "Name", class: "name-cell", phone: "title", cell: (job) => html`<span class="named"><${Link} to=${`jobs/${part(job.job_id)}`} class="name" title=${job.name}>${job.name}<//>
     <${Tags} of=${job.tags} name=${job.name} /></span>` },
-  { name: "Task", class: "task-cell later", cell: (job) => html`<code class="clip" title=${job.task}>${job.task}</code>` },
-  { name: "Schedule", class: "schedule-cell", cell: (job) => html`<span class="clip" title=${scheduleTitle(job)}>${job.description}</span>` },
-  { name: "Last runs", class: "strip-cell", title: `the last ${STRIP_LENGTH} runs, the newest on the right`, cell: (job) => html`<${Strip} runs=${runs[job.job_id]} job=${zoneOf(job)} />` },
-  { name: "Last", class: "time-cell latest", cell: (job) => html`<${Time} at=${lastOf(runs[job.job_id])} job=${zoneOf(job)} />` },
-  { name: "Next", class: "time-cell", cell: (job) => (job.paused || !job.enabled ? html`<span class="mute">–</span>` : html`<${Time} at=${job.next_at}
+  { name: "Task", class: "task-cell later", phone: "hide", cell: (job) => html`<code class="clip" title=${job.task}>${job.task}</code>` },
+  { name: "Schedule", class: "schedule-cell", phone: "line", cell: (job) => html`<span class="clip" title=${scheduleTitle(job)}>${scheduleText(job)}</span>` },
+  { name: "Last runs", class: "strip-cell", phone: "hide", title: `the last ${STRIP_LENGTH} runs, the newest on the right`, cell: (job) => html`<${Strip} runs=${runs[job.job_id]} job=${zoneOf(job)} />` },
+  { name: "Last run", class: "last-cell latest", phone: "hide", cell: (job) => html`<${LastRun} runs=${runs[job.job_id]} job=${job} />` },
+  { name: "Next", class: "time-cell", phone: "line", short: "·", cell: (job) => (job.paused || !job.enabled ? html`<span class="mute">–</span>` : html`<${Time} at=${job.next_at}
     job=${zoneOf(job)} />`) },
-  { name: "Owner", class: "owner-cell", cell: (job) => html`<span class="clip" title=${job.owner}>${job.owner || html`<span class="mute">–</span>`}</span>` },
-  { name: html`<span class="unseen">Actions</span>`, class: "acts", cell: (job) => html`<${Actions} job=${job} />` },
-];
+  owners > 1 && { name: "Owner", class: "owner-cell", phone: "hide", cell: (job) => html`<span class="clip" title=${job.owner}>${job.owner || html`<span class="mute">–</span>`}</span>` },
+  { name: html`<span class="unseen">Actions</span>`, class: "acts", phone: "acts", cell: (job) => html`<${Actions} job=${job} />` },
+].filter(Boolean);
 
 const scheduleTitle = (job) => [job.description, ...job.schedules.filter((one) => one.cron || one.rrule).map(expression)].join("\n");
 
@@ -151,7 +176,7 @@ function List({ data, selected }) {
     e: ["explain", whyJob],
     ...(may("operator") && { r: ["run now", runNow], p: ["pause or resume", togglePause] }),
   };
-  return html`<${Table} caption="Jobs" kind="jobs" columns=${COLUMNS(data.runs, query.value.get("state"))} rows=${data.items} id=${(job) => job.job_id}
+  return html`<${Table} caption="Jobs" kind="jobs" columns=${COLUMNS(data.runs, query.value.get("state"), distinctValues(data.items, (job) => job.owner ?? "").length)} rows=${data.items} id=${(job) => job.job_id}
     open=${(job) => navigate(`jobs/${part(job.job_id)}`)}
     selected=${may("operator") ? selected : undefined} keys=${keys} />`;
 }
@@ -170,7 +195,9 @@ function actionsOf(job) {
   const [operates, edits] = [may("operator"), may("editor")];
   return [
     { text: job.paused ? "Why is it not running?" : "Explain", icon: "help", hint: "e", act: () => whyJob(job) },
+    operates && { text: "Run now", icon: "play", hint: "r", act: () => runNow(job) },
     operates && { text: "Run with other arguments …", icon: "play", act: () => askRun(job) },
+    operates && { text: job.paused ? "Resume" : "Pause", icon: job.paused ? "resume" : "pause", hint: "p", act: () => togglePause(job) },
     operates && (job.paused ? { text: "Resume, with missed occurrences …", icon: "resume", act: () => askResume(job) }
       : { text: "Pause, with a reason or an end …", icon: "pause", act: () => askPause(job) }),
     operates && job.next_at && !job.paused && { text: "Skip the next occurrence", icon: "skip", act: () => skipAt(job, job.next_at) },
@@ -204,7 +231,7 @@ function Bulk({ data, terms, selected }) {
       ${id}</code>`, weighty: action === "jobs.delete", then: () => (selected.value = new Set()) });
   return html`<div class="bulk" role="region" aria-label="Bulk actions">
     <strong>${whole ? `All ${formatCount(data.count)} matches` : `${selected.value.size} selected`}</strong>
-    ${data.next_cursor && !whole && !(terms.state in PROBLEM_STATES) && selected.value.size >= data.items.length && html`<button type="button" class="quiet"
+    ${data.next_cursor && !whole && !PROBLEM_STATES.includes(terms.state) && selected.value.size >= data.items.length && html`<button type="button" class="quiet"
       onClick=${() => setAll(true)}>Select all ${formatCount(data.count)} matches</button>`}
     ${BULK.filter(([, , role]) => may(role)).map(([action, verb]) => html`<button type="button" class=${action === "jobs.delete" ? "danger" : ""}
       onClick=${() => start(action, verb)}>${verb} …</button>`)}

@@ -6,13 +6,13 @@ import { usePolling } from "../lib/polling.js";
 import { useData } from "../lib/page_data.js";
 import { formatCount } from "../lib/pages.js";
 import { formatClock, formatTime, formatDuration } from "../lib/time.js";
-import { Card, CopyAs, Empty, Lasting, Link, Loading, Time } from "../parts/elements.js";
+import { Card, CopyAs, Empty, Lasting, Link, Loading, Time, copy } from "../parts/elements.js";
 import { SmallChart, ZoomReset, isEmptyChart, rangeOfZoom, zoomRange, zoomText } from "../parts/chart.js";
 import { AVERAGE, COUNT, MILLISECONDS, formatAverage } from "../parts/chart_scales.js";
-import { Command, Snippet } from "../parts/copyable_command.js";
+import { Snippet } from "../parts/copyable_command.js";
 import { notify } from "../parts/dialog.js";
+import { Menu } from "../parts/menu.js";
 import { Gauge } from "../parts/gauge.js";
-import { errorSummary } from "../parts/run_text.js";
 import { Segments, segment } from "../parts/segmented_control.js";
 import { Table } from "../parts/table.js";
 import { Timeline } from "../parts/timeline.js";
@@ -23,7 +23,6 @@ const RANGES = { "1h": "1 hour", "6h": "6 hours", "24h": "24 hours" };
 const RANGE_SECONDS = { "1h": 3_600, "6h": 21_600, "24h": 86_400 };
 const POLL_SECONDS = 15; // the page also changes with time
 const TASKS = 8; // rows per ranking
-const MAX_ERROR_LENGTH = 120; // characters of an error in the verdict
 
 export default function Overview() {
   const range = rangeOfZoom(segment("range", RANGES, "1h"), RANGE_SECONDS); // a link to an earlier time may need a longer range
@@ -62,7 +61,7 @@ function OverviewContent({ data, range }) {
     <${Card} title="Timeline" wide=${true} aside=${html`<span class="mute">last hour and next hour</span>`}>
       ${data.timeline.lanes.length ? html`<${Timeline} of=${data.timeline} now=${data.now} />`
         : html`<p class="mute">No job ran in the last hour, and none will run in the next.</p>`}<//>
-    <div class="cards"><${Pools} pools=${data.pools} /><${Slowest} tasks=${data.tasks} /><${Failing} tasks=${data.tasks} /></div>`;
+    <div class="cards"><${Pools} pools=${data.pools} /><${Failing} tasks=${data.tasks} /><${Slowest} tasks=${data.tasks} /></div>`;
 }
 
 /** Makes the shown time absolute: the charts of the link are zoomed to it. */
@@ -71,30 +70,21 @@ function shareTerms({ series }, range) {
   return { range, zoom: zoomText(from, to) };
 }
 
-/** The health of the installation: every problem, the worst first. */
+/** The health of the installation in one sentence. What needs attention follows below; problems that are not listed there are added here. */
 function Health({ verdict, items }) {
   const [worst, ...others] = verdict.problems;
   if (!worst) return html`<${Verdict} tone=${verdict.tone}><${VerdictText} text=${verdict.text} /><//>`;
-  return html`<${Verdict} tone=${verdict.tone} more=${others.length > 0 && html`<ul class="problems" aria-label="More problems">${others.map((problem) => html`<li
-    key=${problem.kind} class="tone-${problem.tone}"><${Icon} name=${problem.tone === "bad" ? "cross" : "warning"} /> <span><${ProblemText} problem=${problem} items=${items} /></span></li>`)}</ul>`}>
-    <${ProblemText} problem=${worst} items=${items} /><//>`;
+  const listed = new Set(items.map((item) => item.kind));
+  const more = others.filter((problem) => !listed.has(problem.kind));
+  return html`<${Verdict} tone=${verdict.tone} more=${more.length > 0 && html`<ul class="problems" aria-label="More problems">${more.map((problem) => html`<li
+    key=${problem.kind} class="tone-${problem.tone}"><${Icon} name=${problem.tone === "bad" ? "cross" : "warning"} /> <span><${ProblemText} problem=${problem} /></span></li>`)}</ul>`}>
+    <${ProblemText} problem=${worst} /><//>`;
 }
 
-function ProblemText({ problem, items }) {
-  const failing = problem.kind === "failing" && problem.count.value === 1 && items.find((item) => item.kind === "failing" && item.job_id);
-  if (failing) return html`<${FailingJob} item=${failing} />`;
+function ProblemText({ problem }) {
   if (!problem.link) return problem.text;
   const [path, search] = problem.link.split("?");
   return html`<${Link} to=${path} terms=${Object.fromEntries(new URLSearchParams(search))}>${problem.text}<//>`;
-}
-
-/** The only failing job, with the error of its latest dead run. */
-function FailingJob({ item }) {
-  const found = useData((stop) => get("runs", { job: item.job_id, state: "dead", limit: 1 }, stop), [item.job_id]);
-  const error = errorSummary(found.data?.items[0]).replace(/\s+/g, " ");
-  const isLong = error.length > MAX_ERROR_LENGTH;
-  return html`<${Link} to=${`jobs/${part(item.job_id)}`}>${item.job} is failing${error ? "" : "."}<//>${error
-    && html`: <span title=${error}>${isLong ? `${error.slice(0, MAX_ERROR_LENGTH)} …` : error}</span>`}`;
 }
 
 // Links for numbers in the sentence of a healthy installation: the first pattern that matches a part of it.
@@ -119,14 +109,14 @@ function KeyFigures({ data }) {
   const objective = `${timing.late} of ${timing.started} started later than ${timing.within}${timing.missed ? `, ${timing.missed} were missed` : ""}; objective: ${+(timing.target * 100).toFixed(3)} %`;
   const share = timing.compliance === null ? "–" : `${+(timing.compliance * 100).toFixed(2)} %`;
   const one = (to, terms, number, word, tone = "") => html`<li><${Link} to=${to} terms=${terms} class=${tone}><strong>${number}</strong> ${word}<//></li>`;
-  return html`<ul class="sums" aria-label="Key figures">
+  return html`<ul class="sums tiles" aria-label="Key figures">
     ${one("jobs", {}, formatCount(jobs.total), jobs.total.value === 1 ? "job" : "jobs")}
     ${one("jobs", { state: "late" }, formatCount(jobs.late), "late", jobs.late.value ? "tone-warn" : "")}
     ${one("jobs", { state: "failing" }, formatCount(jobs.failing), "failing", jobs.failing.value ? "tone-bad" : "")}
     ${one("jobs", { state: "paused" }, formatCount(jobs.paused), "paused")}
     ${one("dead-letters", {}, formatCount(dead), dead.value === 1 ? "dead letter" : "dead letters", dead.value ? "tone-bad" : "")}
-    ${one("workers", {}, `${workers.busy}/${workers.slots}`, `slots busy, ${workers.live} ${workers.live === 1 ? "worker" : "workers"}`,
-      workers.live ? "" : "tone-bad")}
+    ${one("workers", {}, `${workers.busy}/${workers.slots}`, "slots busy")}
+    ${one("workers", {}, workers.live.toLocaleString("en"), workers.live === 1 ? "worker" : "workers", workers.live ? "" : "tone-bad")}
     ${one("cluster", {}, `${scheduler.shards.held}/${scheduler.shards.total}`, "shards held", scheduler.shards.free ? "tone-bad" : "")}
     <li title=${objective}><strong>${share}</strong> on time${timing.burn >= 1
       && html` <span class="tone-warn"><${Icon} name="warning" /> burn rate ${+timing.burn.toFixed(1)}</span>`}</li>
@@ -141,12 +131,12 @@ const ITEM_PAGES = { no_scheduler: "cluster", shards_free: "cluster", waits_for:
 function Item({ item }) {
   const where = item.job_id ? [`jobs/${part(item.job_id)}`] : item.run_id ? [`runs/${part(item.run_id)}`] : item.pool ? ["workers", { pool: item.pool }] : item.kind === "orphaned" ? ["jobs", { orphaned: "true" }] : ITEM_PAGES[item.kind] ? [ITEM_PAGES[item.kind]] : null;
   const icon = item.tone === "bad" ? "cross" : "warning";
+  const explain = item.job_id && (() => whyJob({ job_id: item.job_id, name: item.job }));
   return html`<li><span class="state tone-${item.tone}"><${Icon} name=${icon} /> ${item.kind.replaceAll("_", " ")}</span>
     <span class="what">${where ? html`<${Link} to=${where[0]} terms=${where[1]}>${item.text}<//>` : item.text}${item.since
-      && html` <span class="mute"><${Lasting} since=${item.since} /></span>`}</span>
-    <span class="do">${item.job_id && html`<button type="button" aria-label=${`Explain: ${item.job}`}
-      onClick=${() => whyJob({ job_id: item.job_id, name: item.job })}>Explain</button>`}
-      ${item.fix && html`<${Command} text=${item.fix} />`}</span></li>`;
+      && html` <span class="mute"><${Lasting} since=${item.since} /></span>`}${item.error && html`<span class="error" title=${item.error}>${item.error}</span>`}</span>
+    <span class="do">${explain && html`<button type="button" aria-label=${`Explain: ${item.job}`} onClick=${explain}>Explain</button>`}
+      ${item.fix && html`<${Menu} label=${`More: ${item.text}`} items=${[{ text: `Copy ${item.fix}`, icon: "copy", act: () => copy(item.fix).then(() => notify("Copied the command")) }]} />`}</span></li>`;
 }
 
 /** Without items, the verdict says that all is well. */
@@ -162,12 +152,12 @@ const count = (value) => Math.round(value).toLocaleString("en");
 const total = (points, field) => points.reduce((sum, point) => sum + (point[field] ?? 0), 0);
 const highest = (points, field) => Math.max(0, ...points.map((point) => point[field] ?? 0));
 
-/** The averages of the points: of all of them, and the highest one. */
+/** The average of the points, and the highest one. */
 function summarizeAverages(points, field) {
   const values = points.map((point) => point[field]).filter(known);
   const mean = values.reduce((sum, value) => sum + value, 0) / Math.max(values.length, 1);
-  const [all, highest] = [mean, Math.max(0, ...values)].map(formatAverage);
-  return `${all} on average${highest === all ? "" : `, highest average ${highest}`}`;
+  const [all, peak] = [mean, Math.max(0, ...values)].map(formatAverage);
+  return `${all} on average, peak ${peak}`;
 }
 
 // Small charts side by side. draw: [name, tone, value of a point, kind of line]; none: what is said in place of the chart.
@@ -181,10 +171,10 @@ const CHARTS = [
   { title: "Lateness", label: "median and 99th percentile of the lateness", none: "No lateness was measured.", scale: MILLISECONDS, bands: [[0, 1, "warn"]],
     draw: [["p99", "warn", (point) => point.lateness_p99_ms], ["p50", "busy", (point) => point.lateness_p50_ms]],
     summary: (points) => `p99 up to ${ms(highest(points, "lateness_p99_ms"))}` },
-  { title: "Waiting", label: "due runs that waited for a slot, on average", none: "No waiting time was measured.", scale: AVERAGE,
+  { title: "Waiting runs", label: "due runs that waited for a slot, on average", none: "No waiting time was measured.", scale: AVERAGE,
     draw: [["waiting", "calm", (point) => point.waiting, "area"]],
     summary: (points) => summarizeAverages(points, "waiting") },
-  { title: "Busy", label: "runs that executed at the same time, on average", none: "No busy time was measured.", scale: AVERAGE,
+  { title: "Executing runs", label: "runs that executed at the same time, on average", none: "No busy time was measured.", scale: AVERAGE,
     draw: [["executing", "busy", (point) => point.busy, "area"]],
     summary: (points) => summarizeAverages(points, "busy") },
 ];
@@ -219,15 +209,15 @@ function Pools({ pools }) {
       <caption class="unseen">Pools: utilization and backlog</caption>
       <thead><tr><th scope="col">Pool</th><th scope="col">Busy</th><th scope="col" class="number">Ready</th>
         <th scope="col" class="number" title="Wait of the oldest ready run">Oldest</th></tr></thead>
-      <tbody>${pools.map((pool) => html`<tr key=${pool.pool}><th scope="row"><${Link} to="workers" terms=${{ pool: pool.pool }}>${pool.pool}<//>
+      <tbody>${pools.map((pool) => html`<tr key=${pool.pool}><th scope="row" data-phone="title"><${Link} to="workers" terms=${{ pool: pool.pool }}>${pool.pool}<//>
         ${pool.paused && html` <span class="state tone-warn"><${Icon} name="pause" /> paused</span>`}</th>
-        <td data-label="Busy"><${Gauge} value=${pool.busy} most=${pool.slots} label=${`busy slots of ${pool.pool}`} waits=${pool.ready.value > 0} /></td>
-        <td class="number" data-label="Ready">${pool.ready.value ? html`<${Link} to="runs" terms=${{ pool: pool.pool, state: "queued" }}>${formatCount(pool.ready)}<//>` : "0"}</td>
-        <td class="number" data-label="Oldest">${pool.oldest === null ? "–" : formatDuration(pool.oldest)}</td></tr>`)}</tbody></table></div>`}<//>`;
+        <td data-phone="side"><${Gauge} value=${pool.busy} most=${pool.slots} label=${`busy slots of ${pool.pool}`} waits=${pool.ready.value > 0} /></td>
+        <td class="number" data-phone="line" data-short="ready">${pool.ready.value ? html`<${Link} to="runs" terms=${{ pool: pool.pool, state: "queued" }}>${formatCount(pool.ready)}<//>` : "0"}</td>
+        <td class="number" data-phone="line" data-short="oldest">${pool.oldest === null ? "–" : formatDuration(pool.oldest)}</td></tr>`)}</tbody></table></div>`}<//>`;
 }
 
-const task = { name: "Task", cell: (row) => html`<${Link} to="runs" terms=${{ task: row.task }}><code class="clip" title=${row.task}>${row.task}</code><//>` };
-const number = (name, cell) => ({ name, class: "number", cell });
+const task = { name: "Task", phone: "title", cell: (row) => html`<${Link} to="runs" terms=${{ task: row.task }}><code class="clip" title=${row.task}>${row.task}</code><//>` };
+const number = (name, cell, phone = "line") => ({ name, class: "number", cell, phone, short: phone === "line" ? name.toLowerCase() : undefined });
 
 function Ranking({ title, tasks, rows, columns, none }) {
   const aside = html`<span class="mute">of ${formatCount(tasks.looked_at)} attempts</span>`;
@@ -238,15 +228,15 @@ function Ranking({ title, tasks, rows, columns, none }) {
 
 function Slowest({ tasks }) {
   const rows = tasks.items.filter((row) => row.p95 !== null).sort((a, b) => b.p95 - a.p95);
-  const columns = [number("p50", (row) => formatDuration(row.p50)), number("p95", (row) => formatDuration(row.p95)),
+  const columns = [number("p50", (row) => formatDuration(row.p50)), number("p95", (row) => formatDuration(row.p95), "side"),
     number("Attempts", (row) => row.attempts.toLocaleString("en"))];
   return html`<${Ranking} title="Slowest tasks" tasks=${tasks} rows=${rows} columns=${columns} none="No attempt ended in this time." />`;
 }
 
 function Failing({ tasks }) {
   const rows = tasks.items.filter((row) => row.failures > 0).sort((a, b) => b.failures - a.failures);
-  const columns = [number("Failures", (row) => row.failures.toLocaleString("en")),
-    number("Share", (row) => `${Math.round((row.failures / row.attempts) * 100)} %`)];
+  const columns = [number("Failed attempts", (row) => row.failures.toLocaleString("en"), "line"),
+    number("Rate", (row) => html`<span title=${`${row.failures} of ${row.attempts} attempts`}>${Math.round((row.failures / row.attempts) * 100)} %</span>`, "side")];
   return html`<${Ranking} title="Most failing tasks" tasks=${tasks} rows=${rows} columns=${columns} none="No attempt failed in this time." />`;
 }
 

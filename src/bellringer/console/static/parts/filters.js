@@ -4,6 +4,8 @@ import { Icon } from "../lib/icons.js";
 import { setQuery, query } from "../lib/router.js";
 import { useShortcuts } from "../lib/shortcuts.js";
 
+const NARROW = matchMedia("(max-width: 48rem)");
+
 export function Search({ name = "q", label, placeholder }) {
   const field = useRef(null);
   const timer = useRef(0);
@@ -20,10 +22,10 @@ export function Search({ name = "q", label, placeholder }) {
     <input ref=${field} type="search" value=${text} placeholder=${placeholder ?? label} onInput=${typed} /></label>`;
 }
 
-/** Filters that narrow screens hide behind a button; active: how many of them are set. */
+/** Filters that a button shows; active: how many of them are set. */
 export function FoldedFilters({ active, children }) {
   const id = useId();
-  const [isOpen, setOpen] = useState(false);
+  const [isOpen, setOpen] = useState(active > 0 && !NARROW.matches);
   return html`<button type="button" class="filter-toggle" aria-expanded=${isOpen} aria-controls=${id} onClick=${() => setOpen(!isOpen)}>
       <${Icon} name="filter" /> Filters${active > 0 && html` <span class="count">(${active})</span>`}</button>
     <div id=${id} class="folded-filters ${isOpen ? "open" : ""}">${children}</div>`;

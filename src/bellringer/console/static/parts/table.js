@@ -4,10 +4,10 @@ import { html, useRef, useState } from "../lib/html.js";
 import { useShortcuts } from "../lib/shortcuts.js";
 
 /**
- * columns: [{name, cell(row), class, title, phone}]; a class `later` or `latest` drops the column when there is little room. kind: class of the table; id(row); open(row); selected: signal with a Set of ids, if rows can be selected;
+ * columns: [{name, cell(row), class, title, phone, short}]; a class `later` or `latest` drops the column when there is little room. kind: class of the table; id(row); open(row); selected: signal with a Set of ids, if rows can be selected;
  * keys: {letter: [description, action(row)]} for the focused row; detail(row): what is shown below a row, falsy for a closed one.
  * phone: where a column is on narrow screens: `title` and `side` are the first line (left and right), `line` the second line without labels, `full` a line of
- * its own, `acts` the right end of the second line, `hide` nowhere. Without it, the column is a line with its label.
+ * its own, `acts` the right end of the first line, `hide` nowhere. Without it, the column is a line with its label. short: what a `line` begins with.
  */
 export function Table({ caption, columns, rows, id, open, selected, keys = {}, detail, hidden = true, kind = "" }) {
   const body = useRef(null);
@@ -50,7 +50,7 @@ export function Table({ caption, columns, rows, id, open, selected, keys = {}, d
       <tbody ref=${body}>
         ${shown.map((one, n) => [html`<tr key=${id(one)} data-row=${id(one)} tabindex=${n === 0 ? "0" : "-1"} class=${selected?.value.has(id(one)) ? "selected" : ""}>
           ${selected && html`<td class="tick"><label><input type="checkbox" aria-label="Select this row" checked=${selected.value.has(id(one))} onChange=${() => toggle(selected, id(one))} /></label></td>`}
-          ${columns.map((column) => html`<td class=${column.class} data-phone=${column.phone} data-label=${typeof column.name === "string" ? column.name : undefined}>${column.cell(one)}</td>`)}
+          ${columns.map((column) => html`<td class=${column.class} data-phone=${column.phone} data-short=${column.short} data-label=${typeof column.name === "string" ? column.name : undefined}>${column.cell(one)}</td>`)}
         </tr>`, detail?.(one) && html`<tr key=${`${id(one)} detail`} class="detail"><td colspan=${columns.length + (selected ? 1 : 0)}>${detail(one)}</td></tr>`])}
       </tbody>
     </table>

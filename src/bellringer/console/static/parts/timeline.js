@@ -26,9 +26,8 @@ export function Timeline({ of, now }) {
     <ul>${of.lanes.map((lane) => html`<${Lane} key=${lane.job_id} lane=${lane} scale=${scale} />`)}</ul>
     <p class="legend mute" aria-hidden="true">
       <span class="key run tone-good"></span> succeeded <span class="key run tone-bad"></span> failed <span class="key run tone-busy"></span> running
-      <span class="key wait tone-calm"></span> waiting <span class="key dot"></span> upcoming${of.lanes.some((lane) => lane.more)
-        && html` <span class="key further"></span> more follow`}</p>
-    ${of.truncated && html`<p class="mute">For jobs that run often, only the newest runs are shown.</p>`}
+      <span class="key wait tone-calm"></span> waiting <span class="key dot"></span> upcoming${of.lanes.some((lane) => lane.more || lane.earlier)
+        && html` <span class="key further"></span> more than shown`}</p>
   </div>`;
 }
 
@@ -36,7 +35,7 @@ function words(lane) {
   const failed = lane.runs.filter((run) => FAILED.includes(run.state)).length;
   const going = lane.runs.filter((run) => UNFINISHED.includes(run.state)).length;
   return [
-    `${lane.runs.length} runs`,
+    `${lane.earlier ? "newest " : ""}${lane.runs.length} runs`,
     failed && `${failed} failed`,
     going && `${going} unfinished`,
     lane.fires.length ? `${lane.more ? `more than ${lane.fires.length}` : lane.fires.length} upcoming, next at ${formatTime(lane.fires[0])}` : "none upcoming",
@@ -47,12 +46,14 @@ function Lane({ lane, scale }) {
   return html`<li><${Link} to=${`jobs/${part(lane.job_id)}`} class="lane-name" title=${lane.job}>${lane.job}<//>
     <div class="lane"><span class="unseen">${words(lane)}</span>
       <a class="coming" tabindex="-1" aria-hidden="true" href=${address(`jobs/${part(lane.job_id)}`, { tab: "schedule" })}
-        style=${{ left: percent(scale.now) }} title=${lane.fires.length ? `next at ${formatTime(lane.fires[0])}` : "none planned in the next hour"}></a>
+        style=${{ left: percent(scale.now) }} title=${lane.fires.length ? `next at ${formatTime(lane.fires[0])}` : lane.paused ? "paused" : "none in the next hour"}></a>
       ${lane.runs.map((run) => html`<${Bar} key=${run.run_id} run=${run} scale=${scale} />`)}
       ${lane.fires.map((fire) => html`<span key=${fire} class="dot" style=${{ left: percent(scale.at(fire)) }}></span>`)}
       ${lane.more && html`<span class="further" aria-hidden="true" style=${{ left: percent(scale.at(lane.fires.at(-1))) }}></span>
         <span class="stops" style=${{ left: `min(${percent(scale.at(lane.fires.at(-1)))}, 100% - 11rem)` }}>${lane.fires.length} shown, more follow</span>`}
-      ${lane.fires.length === 0 && html`<span class="stops none" style=${{ left: percent(scale.now) }}>none planned in the next hour</span>`}
+      ${lane.earlier && html`<span class="further earlier" aria-hidden="true" style=${{ right: percent(1 - scale.at(lane.runs.at(-1).scheduled_for)) }}></span>
+        <span class="stops" style=${{ left: "0" }}>newest ${lane.runs.length} shown</span>`}
+      ${lane.fires.length === 0 && html`<span class="stops none" style=${{ left: percent(scale.now) }}>${lane.paused ? "paused" : html`none<span class="roomy"> in the next hour</span>`}</span>`}
       <span class="now" style=${{ left: percent(scale.now) }}></span>
     </div></li>`;
 }

@@ -16,12 +16,12 @@ begin
       and event.kind in ('dead', 'late', 'missed', 'skipping')
     order by event.tx, event.event_id limit p_most),
   latest as (
-    select distinct on (fresh.job_id) fresh.* from fresh
+    select distinct on (fresh.job_id) fresh.*, min(fresh.at) over (partition by fresh.job_id) as began_at from fresh
     join jobs job on job.job_id = fresh.job_id and job.deleted_at is null
     order by fresh.job_id, fresh.tx desc, fresh.event_id desc),
   kept as (
-    insert into troubles (job_id, tenant_id, kind, scheduled_for, since, looked_at)
-    select job_id, tenant_id, kind, scheduled_for, at, '-infinity' from latest
+    insert into troubles (job_id, tenant_id, kind, scheduled_for, since, looked_at, began_at)
+    select job_id, tenant_id, kind, scheduled_for, at, '-infinity', began_at from latest
     on conflict (job_id) do update
     set kind = excluded.kind, scheduled_for = excluded.scheduled_for, since = excluded.since
     returning 1),

@@ -35,9 +35,9 @@ begin
       and (blocked + 0 = 0 or blocked + 0 = LIMITED)
     returning job_id, scheduled_for, tenant_id, revision),
   recorded as (
-    insert into troubles (job_id, tenant_id, kind, scheduled_for, since, looked_at)
+    insert into troubles (job_id, tenant_id, kind, scheduled_for, since, looked_at, began_at)
     select parked.job_id, min(parked.tenant_id), 'unknown_task', min(parked.scheduled_for), bellringer.now(),
-           '-infinity'
+           '-infinity', bellringer.now()
     from parked
     where parked.revision is not null
     group by parked.job_id
