@@ -14,7 +14,7 @@ from bellringer.cli.backfills import backfill
 from bellringer.cli.command_groups import CommandGroup, fail
 from bellringer.cli.connect import with_client
 from bellringer.cli.job_history import import_jobs, revisions, rollback, skip, unskip
-from bellringer.cli.options import Length, argument_options, fetch_pages, limit_option, read_arguments
+from bellringer.cli.options import argument_options, fetch_pages, limit_option, read_arguments, wait_options
 from bellringer.cli.output import (
     LIST,
     ONE,
@@ -418,8 +418,7 @@ def create(client: Client, /, *, named: Sequence[str], args_json: str | None, ou
 )
 @click.argument("job")
 @argument_options
-@click.option("--wait", is_flag=True, help="Wait for the run to end; exit with code 3 if it did not succeed.")
-@click.option("--timeout", type=Length(), help="Maximum time to wait, such as 30s or 10m.  [default: no limit]")
+@wait_options
 @output_option(*ONE)
 @with_client
 def trigger(
@@ -433,18 +432,16 @@ def trigger(
     output: str,
 ) -> None:
     """Run a job now, regardless of its schedule. Arguments apply to this run only."""
-    from bellringer.cli.runs import RUN_FAILED_EXIT_CODE, print_run
+    from bellringer.cli.runs import print_run, wait_and_print
 
     args, kwargs = read_arguments(named, args_json)
     run = client.trigger(job, args=args, kwargs=kwargs)
     if wait:
-        run = client.wait(run.run_id, timeout)
-    if output == "table" and not wait:
+        wait_and_print(client, run.run_id, timeout, output)
+    elif output == "table":
         click.echo(f"{run.run_id}  {run.state}")
     else:
         print_run(run, output)
-    if wait and run.state != "succeeded":
-        click.get_current_context().exit(RUN_FAILED_EXIT_CODE)
 
 
 @jobs.command(

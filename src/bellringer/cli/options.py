@@ -35,6 +35,16 @@ class Length(click.ParamType[float]):
             self.fail(str(error), param, ctx)
 
 
+def wait_options(function: F) -> F:
+    """The options of commands that can wait for the run they start."""
+    for option in (
+        click.option("--timeout", type=Length(), help="Maximum time to wait, such as 30s or 10m.  [default: no limit]"),
+        click.option("--wait", is_flag=True, help="Wait for the run to end; exit with code 3 if it did not succeed."),
+    ):
+        function = option(function)
+    return function
+
+
 def metrics_options(function: F) -> F:
     """The options of the port for metrics and health checks."""
     for option in (

@@ -145,6 +145,14 @@ def get(client: Client, *, run: str, output: str) -> None:
     print_run(client.run(run), output)
 
 
+def wait_and_print(client: Client, run_id: str, timeout: float | None, output: str) -> None:
+    """Print a run once it has ended; exit with a code of its own if it did not succeed."""
+    run = client.wait(run_id, timeout)
+    print_run(run, output)
+    if run.state != "succeeded":
+        click.get_current_context().exit(RUN_FAILED_EXIT_CODE)
+
+
 def print_run(run: Run, output: str) -> None:
     from bellringer.clock import SystemClock
 

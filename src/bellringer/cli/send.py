@@ -13,7 +13,7 @@ import msgspec
 
 from bellringer.cli.command_groups import USAGE, Command, fail
 from bellringer.cli.connect import with_client
-from bellringer.cli.options import argument_options, read_arguments
+from bellringer.cli.options import argument_options, read_arguments, wait_options
 from bellringer.cli.output import ONE, output_option, print_warnings, sanitize, to_json
 from bellringer.cli.progress import show_progress
 from bellringer.errors import BellringerError, Conflict, InvalidInput, Unavailable
@@ -33,6 +33,7 @@ _POINTER: Final = re.compile(r"/items/(\d+)(.*)", re.DOTALL)
     cls=Command,
     examples="""
     bellringer runs send shop.resize --arg photo=7 --delay 2h
+    bellringer runs send shop.resize --arg photo=7 --wait
     bellringer runs send --file tasks.ndjson
     export-tasks | bellringer runs send --file - --per-item
     """,
@@ -53,6 +54,7 @@ _POINTER: Final = re.compile(r"/items/(\d+)(.*)", re.DOTALL)
 )
 @click.option("--priority", type=click.IntRange(0, 9), help="Priority; higher runs first.  [default: that of the task]")
 @click.option("--pool", metavar="NAME", help="Pool of workers.  [default: that of the task]")
+@wait_options
 @output_option(*ONE)
 @with_client
 def send(
@@ -65,6 +67,8 @@ def send(
     named: Sequence[str],
     args_json: str | None,
     send_key: str | None,
+    wait: bool,
+    timeout: float | None,
     output: str,
     **options: Any,
 ) -> None:
@@ -75,6 +79,8 @@ def send(
     request is stored completely or not at all (--atomic), not the whole file: after an error, the lines before that
     request have been sent. Give items a key to make it safe to send a file again.
     """
+    from bellringer.cli.runs import wait_and_print
+
     given = {name: value for name, value in options.items() if value is not None}
     if path is None:
         if task is None:
@@ -82,21 +88,26 @@ def send(
         if atomic is not None:
             fail("--atomic and --per-item are options of --file")
         args, kwargs = read_arguments(named, args_json)
-        _send_one(client, task, output, args=args or [], kwargs=kwargs, key=send_key, **given)
-    elif task is not None or named or args_json is not None or send_key is not None or given:
+        run_id = _send_one(client, task, output, wait=wait, args=args or [], kwargs=kwargs, key=send_key, **given)
+        if wait:
+            wait_and_print(client, run_id, timeout, output)
+    elif task is not None or named or args_json is not None or send_key is not None or wait or given:
         fail("with --file, the task and its options are in the lines of the file")
     else:
         _FileSender(client, atomic=atomic is not False, output=output).send(path)
 
 
-def _send_one(client: Client, task: str, output: str, **options: Any) -> None:
+def _send_one(client: Client, task: str, output: str, *, wait: bool, **options: Any) -> str:
+    """Send a task; print its run, unless it is printed at its end. Returns the id of the run."""
     from bellringer.cli.runs import print_run
 
     run = client.execute(task, **options)
     print_warnings(run.warnings)
     if run.created is False:
         click.echo("the key has a run already", err=True)
-    print_run(run, output)
+    if not wait:
+        print_run(run, output)
+    return run.run_id
 
 
 @dataclass(slots=True)

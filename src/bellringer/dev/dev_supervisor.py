@@ -121,6 +121,9 @@ class DevSupervisor:
             print_line(f"  documentation on {plan.url}/guide/")
         else:
             print_line("  no documentation in this installation: run `make docs` in a checkout, then start again")
+        found = state_dir.find(Path.cwd())
+        if found is None or found.url != plan.url:  # another folder, or another instance runs here
+            print_line(f"  other commands need  export BELLRINGER_URL={plan.url}")
         if not plan.target:
             print_line("  no app was given, so nothing runs yet: try `bellringer dev app.py`, or --demo")
         print_line()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -74,3 +75,18 @@ async def test_wait_for_several_runs(ask: Ask, url: str, worker: ManualWorker) -
     assert [run["run_id"] for run in json.loads(shown)] == [second]
     await ask("runs", "cancel", late)
     await ask("runs", "wait", late, second, code=3)
+
+
+async def test_a_send_can_wait_for_its_run(ask: Ask, worker: ManualWorker) -> None:
+    sending = asyncio.create_task(ask("runs", "send", "demo", "--wait", "-o", "json"))
+    while not sending.done():
+        await worker.all()
+        await asyncio.wait([sending], timeout=0.05)
+    shown, _ = await sending
+    assert json.loads(shown)["state"] == "succeeded"
+    _, refused = await ask("runs", "send", "demo", "--wait", "--timeout", "0.1s", code=6)
+    assert "has not ended" in refused or "still" in refused
+    cancelled = await ask("runs", "send", "demo", "--delay", "1h", "--send-key", "k", "-o", "name")
+    await ask("runs", "cancel", cancelled[0].strip())
+    shown, _ = await ask("runs", "send", "demo", "--send-key", "k", "--delay", "1h", "--wait", "-o", "name", code=3)
+    assert shown == cancelled[0]

@@ -58,6 +58,7 @@ async def test_one_task_with_its_options(ask: Ask) -> None:
         ((), "give a task, or --file"),
         (("a", "--per-item"), "--atomic and --per-item are options of --file"),
         (("a", "--file", "x"), "with --file, the task and its options are in the lines of the file"),
+        (("--file", "x", "--wait"), "with --file, the task and its options are in the lines of the file"),
         (("--file", "x", "--delay", "1h"), "with --file, the task and its options are in the lines of the file"),
         (("--file", "/nowhere/x"), "cannot read /nowhere/x: No such file or directory"),
     ],
