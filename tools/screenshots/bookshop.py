@@ -201,9 +201,11 @@ async def publish(model: str, channel: str) -> str:
 @app.workflow(name="sales forecast", tags=["warehouse", "finance"])
 def sales_forecast(wf: Workflow) -> None:
     """Forecast the sales of the next weeks from three sources, for two departments."""
-    sources = {source: wf.add(read_source, source, name=f"read {source}") for source in ("sales", "stock", "weather")}
-    cleaned = {source: wf.add(clean_source, rows, name=f"clean {source}") for source, rows in sources.items()}
-    model = wf.add(train, **cleaned)
+    sales, stock, weather = (
+        wf.add(clean_source, wf.add(read_source, source, name=f"read {source}"), name=f"clean {source}")
+        for source in ("sales", "stock", "weather")
+    )
+    model = wf.add(train, sales, stock, weather)
     for channel in ("purchasing", "marketing"):
         wf.add(publish, model, channel, name=f"tell {channel}")
 

@@ -199,6 +199,7 @@ async def load_job_explanation(store: Store, job_id: UUID, time: str | None = No
         circuit=await _open_breaker(store, job, found, tenant_id),
         blocks=await _loop_blocks(store, found, tenant_id),
         flow=await _workflow_facts(store, job, found, tenant_id),
+        outage=await explain.find_last_outage(store, job_id),
     )
     if facts.job is not None and job.after is not None:
         facts = replace(facts, job=replace(facts.job, upstream=await _upstream_facts(store, job.after, tenant_id)))

@@ -304,3 +304,4 @@ class ExplainFacts:
     circuit: OpenBreaker | None = None
     blocks: tuple[LoopBlock, ...] = ()  # of the event loop that it runs, or ran, on
     flow: WorkflowFacts | None = None  # of a workflow run whose nodes are under way
+    outage: MissedSpan | None = None  # the occurrences that the job missed last, if that is not long ago

@@ -25,10 +25,23 @@ def is_named_by(schedules: Sequence[Schedule], at: datetime) -> bool:
     return any(s.next_after(at - MICROSECOND) == at for s in schedules if not isinstance(s, Delay))
 
 
+def outage_reason(gap: MissedSpan, job: JobFacts) -> ExplainReason:
+    """The job missed occurrences not long ago: not why it does not run now, but what a user asks next."""
+    count = _count_missed(gap, job)
+    many = "occurrences" if count is None else format_count(count, "occurrence")
+    text = f"{many} missed from {format_instant(gap.from_at)} to {format_instant(gap.to_at)}: no scheduler ran in time"
+    instead = f"; the occurrence of {format_instant(gap.into_at)} ran instead" if gap.into_at else ""
+    return info_reason("last_gap", text + instead, f"bellringer why {quote(job.name)} {gap.from_at:%Y-%m-%dT%H:%M:%SZ}")
+
+
+def _count_missed(gap: MissedSpan, job: JobFacts | None) -> int | None:
+    if gap.count is None and gap.reason == "misfire" and job is not None and len(job.schedules) == 1:
+        return job.schedules[0].count_between(gap.from_at, gap.to_at)  # an outage never spans two revisions
+    return gap.count
+
+
 def gap_reason(gap: MissedSpan, then: JobFacts | None) -> ExplainReason:
-    count = gap.count
-    if count is None and gap.reason == "misfire" and then is not None and len(then.schedules) == 1:
-        count = then.schedules[0].count_between(gap.from_at, gap.to_at)  # an outage never spans two revisions
+    count = _count_missed(gap, then)
     many = "" if count is None else f"; {format_count(count, 'occurrence')} in all"
     span = f"from {format_instant(gap.from_at)} to {format_instant(gap.to_at)}{many}"
     into = f"; the occurrence of {format_instant(gap.into_at)} ran instead" if gap.into_at else ""

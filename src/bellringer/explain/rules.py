@@ -32,6 +32,7 @@ from bellringer.explain.occurrence import (
     is_named_by,
     nearest_reason,
     not_an_instant_reason,
+    outage_reason,
     unaccounted_reason,
     upcoming_freeze_reason,
 )
@@ -93,8 +94,9 @@ def explain_job(facts: ExplainFacts, now: datetime) -> list[ExplainReason]:
     """Explains why a job does not run now: the state of its unfinished run, or what the job waits for."""
     job = facts.job
     assert job is not None, "facts of a job"
+    outage = [] if facts.outage is None else [outage_reason(facts.outage, job)]
     if facts.run is not None and facts.run.state not in FINAL_STATES:
-        return explain_run(facts, now)
+        return [*explain_run(facts, now), *outage]
     found = [
         *_job_state_reasons(job, now),
         *_hold_reasons(facts, now),
@@ -127,6 +129,7 @@ def explain_job(facts: ExplainFacts, now: datetime) -> list[ExplainReason]:
         kept = "; the job will be deleted once it has no dead letter" if job.deleted_when_done else ""
         text = f"the schedule of the job has ended: there is no further occurrence{kept}"
         found.append(blocking_reason("no_more_instants", text))
+    found += outage
     if facts.run is not None:
         ended = _ended_reason(facts.run, now, job)
         found.append(info_reason("last_run", f"last run: {ended.text}", ended.fix))

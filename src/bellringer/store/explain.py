@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -33,6 +33,7 @@ from bellringer.store.queries import load
 
 _SQL = load("explain")
 MAX_NAMED_RUNS = 3  # runs that hold a limit
+OUTAGE_SHOWN_FOR: Final = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +131,12 @@ async def find_restore(store: Store, key: RunKey) -> RestoreFacts | None:
     """Returns the newest restore that may have lost executions of a run."""
     row = await store.pool.fetchrow(_SQL.restores, key.job_id, key.scheduled_for, key.slot)
     return None if row is None else RestoreFacts(**dict(row))
+
+
+async def find_last_outage(store: Store, job_id: UUID) -> MissedSpan | None:
+    """Returns the occurrences that a job missed last, because no scheduler fired it in time."""
+    row = await store.pool.fetchrow(_SQL.last_outage, job_id, OUTAGE_SHOWN_FOR)
+    return None if row is None else MissedSpan(**dict(row))
 
 
 async def load_instant_facts(

@@ -127,6 +127,12 @@ left join lateral (
   where attempt.job_id = here.job_id and attempt.scheduled_for = here.scheduled_for and attempt.slot = here.slot
   order by attempt.attempt desc limit 1) last_attempt on true
 
+-- name: last_outage
+-- The newest gap of a job, if no scheduler fired it in time and it ended less than $2 ago.
+select gap.from_at, gap.to_at, gap.count, gap.reason, gap.into_at
+from (select * from gaps where job_id = $1 order by from_at desc limit 1) gap
+where gap.reason = 'misfire' and gap.to_at > bellringer.now() - $2::interval
+
 -- name: facts_at
 -- The revision in force before an instant, the gap or catch-up that covers it, the freeze that applies, the first run
 -- from there, a backfill's run of the instant, and whether history of its day still exists.

@@ -78,7 +78,7 @@ async def test_wait_for_several_runs(ask: Ask, url: str, worker: ManualWorker) -
 
 
 async def test_a_send_can_wait_for_its_run(ask: Ask, worker: ManualWorker) -> None:
-    sending = asyncio.create_task(ask("runs", "send", "demo", "--wait", "-o", "json"))
+    sending = asyncio.ensure_future(ask("runs", "send", "demo", "--wait", "-o", "json"))
     while not sending.done():
         await worker.all()
         await asyncio.wait([sending], timeout=0.05)

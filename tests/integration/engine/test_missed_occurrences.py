@@ -13,6 +13,7 @@ import pytest
 from bellringer.core.policies import Catchup, Misfire
 from bellringer.engine import objective
 from bellringer.engine.backfill import BackfillCursor, run_backfills
+from bellringer.engine.explain import load_job_explanation
 from bellringer.engine.settle import decide, settle
 from bellringer.schedule import at, every
 from bellringer.store import job_history, queue
@@ -215,3 +216,16 @@ async def test_background_runs_that_expire_have_no_objective(harness: EngineHarn
     counts = {row["cause"]: row["runs"] for row in by_cause}
     assert counts["catchup"] > 0
     assert await harness.value("select coalesce(sum(missed), 0) from usage") == counts.get("schedule", 0)
+
+
+async def test_why_mentions_an_outage_of_the_last_days(harness: EngineHarness) -> None:
+    job_id = await harness.job("skip", every("10s"), misfire=Misfire.SKIP)
+    await outage(harness, 120)
+    found = await load_job_explanation(harness.store, job_id, tenant_id=harness.tenant)
+    [gap] = [reason for reason in found.reasons if reason.code == "last_gap"]
+    assert gap.text.startswith("11 occurrences missed from ")
+    assert gap.text.endswith(": no scheduler ran in time")
+    assert gap.fix.startswith("bellringer why skip ")
+    await harness.pass_time(timedelta(days=8).total_seconds())
+    later = await load_job_explanation(harness.store, job_id, tenant_id=harness.tenant)
+    assert "last_gap" not in [reason.code for reason in later.reasons]
