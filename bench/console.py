@@ -40,7 +40,7 @@ PAGES: Final[Mapping[str, Sequence[str]]] = {
     "jobs": (
         *(f"jobs?sort={order}&count=bounded&limit={SHOWN}" for order in ("name", "id")),
         f"jobs?q=777&sort=name&count=bounded&limit={SHOWN}",
-        *(f"jobs?state={state}&count=bounded&limit=1" for state in ("late", "failing", "paused")),
+        *(f"jobs?state={state}&count=bounded&limit=10" for state in ("late", "failing", "paused")),
         "jobs/strips?ids={ids}&limit=30",
         "pools?limit=200",
         "tasks?limit=200",
