@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+import re
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Final
 
 import pytest
 from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Page, expect
+from tests.support.past_runs import INSERT_RUN
 
 from .conftest import Eye, Open, Shop
+from .test_five_seconds import execute
 from .test_pages import faults
 
 TENANT: Final = "calendar"
@@ -18,6 +21,7 @@ SIZES: Final = ((1440, 900), (1280, 860), (390, 844))
 # The last Sunday of October of next year: Berlin's clocks go back. The calendar shows the week before and the month.
 OCTOBER: Final = date(datetime.now(UTC).year + 1, 10, 31)
 SUNDAY: Final = OCTOBER - timedelta(days=(OCTOBER.weekday() + 1) % 7)
+BEGIN_YESTERDAY: Final = "update jobs set created_at = created_at - interval '1 day' where name like 'calendar %'"
 NOON_JOBS: Final = tuple(f"noon report {n:02}" for n in range(15))
 
 
@@ -69,10 +73,11 @@ def test_the_week_names_jobs_holidays_freezes_and_the_clock_change(eye_of_tenant
     expect(page.locator(".note.freeze").first).to_contain_text("autumn sale")
     expect(page.locator(".note.clocks")).to_have_text("clocks go back 1 h at 03:00")
     assert page.locator(".event", has_text="payroll").count() == 4  # Monday to Friday without the holiday
-    expect(page.locator(".heads .event", has_text="sync runs all day long")).to_have_count(7)
-    expect(page.locator(".heads .event", has_text="hourly count runs all day long")).to_have_count(7)
-    assert page.locator("[role=gridcell] .event", has_text="sync").count() == 0
-    assert page.locator("[role=gridcell] .event", has_text="hourly count").count() == 0
+    bands = page.get_by_role("gridcell", name="Jobs that repeat all day").get_by_role("listitem")
+    expect(bands).to_have_text(
+        [re.compile("hourly count.*×25 a day", re.DOTALL), re.compile("sync.*×300 a day", re.DOTALL)]
+    )
+    expect(page.locator(".event", has_text="sync")).to_have_count(1)
     heights = page.locator(".hour").evaluate_all("rows => rows.map((row) => row.offsetHeight)")
     assert heights[4] < heights[2], "hours without jobs are lower than hours with jobs"
     assert page.locator("[role=gridcell].frozen").count() == 30  # hours
@@ -83,12 +88,42 @@ def test_the_week_names_jobs_holidays_freezes_and_the_clock_change(eye_of_tenant
 def test_more_jobs_expand_in_their_cell(eye_of_tenant: Eye) -> None:
     page = eye_of_tenant.go(week())
     noon = page.locator(f"[role=gridcell][aria-label^='{SUNDAY:%A}'][aria-label*='12:00']")
-    assert noon.locator(".event").count() == 2
-    expect(noon.get_by_role("button", name="more jobs")).to_have_text(f"+{len(NOON_JOBS) - 2} more")  # without sync
+    assert noon.locator(".event").count() == 3
+    expect(noon.get_by_role("button", name="more jobs")).to_have_text(f"+{len(NOON_JOBS) - 3} more")  # without sync
     noon.get_by_role("button", name="more jobs").click()
     expect(noon.locator(".event")).to_have_count(len(NOON_JOBS))
     noon.get_by_role("button", name="Show fewer").click()
-    expect(noon.locator(".event")).to_have_count(2)
+    expect(noon.locator(".event")).to_have_count(3)
+
+
+def test_entries_of_the_past_show_what_became_of_them(eye: Eye, shop: Shop) -> None:
+    daily = {"task": "shop.pack", "schedule": {"cron": "0 0 * * *"}}
+    ids = {
+        name: shop.ask("POST", "jobs", {"name": f"calendar {name}", **daily})["job_id"]
+        for name in ("good", "bad", "without run")
+    }
+    midnight = datetime.combine(datetime.now(UTC).date(), time(), UTC)
+    execute(shop.dsn, BEGIN_YESTERDAY)
+    execute(shop.dsn, INSERT_RUN, ids["good"], midnight, "succeeded")
+    execute(shop.dsn, INSERT_RUN, ids["bad"], midnight, "dead")
+    page = eye.go("calendar?tz=UTC&view=day")
+    expect(page.locator(".event.is-succeeded")).to_have_attribute("title", "00:00 calendar good: no failure")
+    expect(page.locator(".event.is-failed")).to_have_attribute("title", "00:00 calendar bad: failed")
+    expect(page.locator(".event.is-none")).to_have_attribute("title", "00:00 calendar without run: no run")
+    for job_id in ids.values():
+        shop.ask("DELETE", f"jobs/{job_id}")
+
+
+def test_a_phone_shows_a_month_as_days_with_dots(eye_of_tenant: Eye) -> None:
+    page = eye_of_tenant.page
+    page.set_viewport_size({"width": 390, "height": 844})
+    eye_of_tenant.go(week(view="month"))
+    days = page.get_by_role("group", name="Days").get_by_role("button")
+    assert days.count() in {28, 35, 42}
+    monday = SUNDAY - timedelta(days=6)
+    days.filter(has_text=re.compile(f"^{monday.day}\\s*$")).last.click()
+    expect(page.get_by_role("heading", name=f"Monday {monday.day} October")).to_be_visible()
+    expect(page.locator(".days .event", has_text="nightly backup")).to_have_count(1)
 
 
 def test_the_keyboard_moves_through_cells_and_periods(eye_of_tenant: Eye) -> None:

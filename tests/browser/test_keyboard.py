@@ -146,7 +146,7 @@ def test_a_phone_has_a_menu_and_rows_as_cards(eye: Eye, jobs: list[str]) -> None
     page = eye.go("jobs?q=keys-&sort=name")
     page.set_viewport_size({"width": 390, "height": 844})
     menu = page.get_by_role("button", name="Menu")
-    link = page.get_by_role("link", name="Calendar")
+    link = page.get_by_role("navigation", name="pages", exact=True).get_by_role("link", name="Calendar")
     expect(link).to_be_hidden()
     menu.click()
     expect(link).to_be_visible()

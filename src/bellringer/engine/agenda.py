@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
+from heapq import nlargest
+from operator import attrgetter
 from typing import Final
+from uuid import UUID
 
 from bellringer.forecast import Agenda, AgendaJob, AgendaWindow, build_agenda, count_by_day
 from bellringer.schedule import HolidayCalendar, Schedule
 from bellringer.store import calendars, freezes, jobs
 from bellringer.store import forecast as stored
 from bellringer.store.connection_pool import Store
-from bellringer.store.forecast import AgendaJobRow
+from bellringer.store.forecast import AgendaJobRow, Span, SpanOutcome
 from bellringer.store.freezes import FreezeRow
 from bellringer.store.interned_names import Catalog
 from bellringer.store.jobs import JobFilter
 
 MAX_JOBS: Final = 1_000  # jobs that are named in one agenda
 MAX_CALENDARS: Final = 100
+MAX_OUTCOMES: Final = 2_000  # entries whose runs are looked up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +31,8 @@ class TenantAgenda:
     """An agenda of `jobs` jobs, the first by name. `is_all`: no other job matches the filter.
 
     `fires` has the occurrences of each day, of all jobs that match; None if those of the other jobs are not known.
-    `left_out` jobs are in no figure.
+    `left_out` jobs are in no figure. `outcomes` has those of entries that began in the past, by job and first time; the
+    latest MAX_OUTCOMES of them.
     """
 
     agenda: Agenda
@@ -37,6 +42,7 @@ class TenantAgenda:
     left_out: int
     holidays: Mapping[date, Sequence[str]]  # the calendars that have the day off
     freezes: Sequence[FreezeRow]
+    outcomes: Mapping[tuple[UUID, datetime], SpanOutcome]
 
 
 async def load_agenda(
@@ -74,7 +80,22 @@ async def load_agenda(
         left_out=agenda.left_out + totals[1],
         holidays=_holidays(found, window),
         freezes=await freezes.list_between(store, tenant_id, window.start, window.end),
+        outcomes=await _load_outcomes(store, tenant_id, agenda, window),
     )
+
+
+async def _load_outcomes(
+    store: Store, tenant_id: int, agenda: Agenda, window: AgendaWindow
+) -> Mapping[tuple[UUID, datetime], SpanOutcome]:
+    now = await store.now()
+    entries = [(entry, cell.end) for cell in agenda.cells for entry in cell.entries]
+    entries += [
+        (entry, day.end) for day, repeats in zip(window.days, agenda.repeats, strict=True) for entry in repeats.entries
+    ]
+    spans = [Span(entry.job.job_id, entry.at, min(end, now)) for entry, end in entries if entry.at < now]
+    spans = nlargest(MAX_OUTCOMES, spans, key=attrgetter("start"))
+    found = await stored.load_span_outcomes(store, tenant_id, spans)
+    return {(span.job_id, span.start): outcome for span, outcome in zip(spans, found, strict=True)}
 
 
 def _compute(
@@ -101,7 +122,7 @@ def _jobs(rows: Sequence[AgendaJobRow], known: Mapping[int, Schedule]) -> list[A
 
 
 def _listed_by_day(agenda: Agenda, window: AgendaWindow) -> list[int]:
-    counts = [0] * len(window.days)
+    counts = [repeats.fires for repeats in agenda.repeats]
     place = 0
     for cell in agenda.cells:
         while cell.start >= window.days[place].end:

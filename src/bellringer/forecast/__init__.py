@@ -8,7 +8,9 @@ from __future__ import annotations
 from bellringer.forecast.agenda import (
     Agenda,
     AgendaCell,
+    AgendaEntry,
     AgendaJob,
+    AgendaRepeats,
     AgendaWindow,
     ClockChange,
     build_agenda,
@@ -22,7 +24,9 @@ from bellringer.forecast.spread_proposals import SpreadProposal, propose_spreadi
 __all__ = [
     "Agenda",
     "AgendaCell",
+    "AgendaEntry",
     "AgendaJob",
+    "AgendaRepeats",
     "AgendaWindow",
     "ClockChange",
     "FireCounts",

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from heapq import merge
 from itertools import groupby, islice, pairwise
-from operator import itemgetter
-from typing import Final
+from operator import attrgetter
+from typing import Final, NamedTuple
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -23,7 +23,8 @@ from bellringer.schedule.time_zones import period_at
 MAX_DAYS: Final = 42
 MAX_DAYS_BY_HOUR: Final = 8
 MAX_EVALUATIONS: Final = 30_000  # evaluations of schedules: about a fifth of a second
-REPEATS: Final = 4  # a job that occurs more often in one cell is listed after the others
+MAX_REPEATS: Final = 24  # listed per day
+REPEATS_PER_DAY: Final = 20  # a job that occurs so often on a day is listed for the day instead of in its cells
 _HOUR: Final = timedelta(hours=1)
 _MINUTE: Final = timedelta(minutes=1)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -87,6 +88,10 @@ class AgendaWindow:
     def index(self, at: datetime) -> int:
         """Returns the cell that contains an instant of the window."""
         return bisect_right(self.cells, at) - 1
+
+    def day_of(self, index: int) -> int:
+        """Returns the number of the day that contains a cell."""
+        return bisect_right(self.days, self.cells[index], key=attrgetter("start")) - 1
 
     def end_of(self, index: int) -> datetime:
         return self.cells[index + 1] if index + 1 < len(self.cells) else self.end
@@ -157,7 +162,7 @@ class AgendaEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgendaCell:
-    """A cell with its occurrences and the number of jobs that have any; `entries` holds the first of these jobs."""
+    """A cell with its occurrences and the number of jobs that have any; `entries` holds those of the rarest jobs."""
 
     start: datetime
     end: datetime
@@ -167,12 +172,22 @@ class AgendaCell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AgendaRepeats:
+    """The `jobs` that occur at least REPEATS_PER_DAY times on a day; `entries` holds the first of them by name."""
+
+    fires: int
+    jobs: int
+    entries: Sequence[AgendaEntry]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Agenda:
-    """The cells that have occurrences. Jobs that occur more often than every minute are `frequent`, and in no cell;
-    `left_out` jobs were not evaluated.
+    """The cells that have occurrences, and what repeats all day long, by day. Jobs that occur more often than every
+    minute are `frequent`, and in neither; `left_out` jobs were not evaluated.
     """
 
     cells: Sequence[AgendaCell]
+    repeats: Sequence[AgendaRepeats]
     frequent: Sequence[AgendaJob]
     left_out: int
 
@@ -191,6 +206,14 @@ class _Group:
         return self.total > 1 and (self.end - self.start) / self.total < _MINUTE
 
 
+class _Fires(NamedTuple):
+    """The occurrences of a group in a cell or on a day: the first, and how many there are."""
+
+    first: datetime
+    times: int
+    group: _Group
+
+
 def build_agenda(jobs: Iterable[AgendaJob], window: AgendaWindow, limit: int) -> Agenda:
     """Returns the occurrences of jobs by cell, with at most `limit` jobs in each.
 
@@ -198,27 +221,44 @@ def build_agenda(jobs: Iterable[AgendaJob], window: AgendaWindow, limit: int) ->
     """
     groups, left_out = _group_jobs(jobs, window)
     frequent = [job for group in groups if group.is_frequent for job in group.jobs]
-    found: list[list[tuple[datetime, int, _Group]]] = [[] for _ in window.cells]
+    found: list[list[_Fires]] = [[] for _ in window.cells]
+    repeats: list[list[_Fires]] = [[] for _ in window.days]
     work = MAX_EVALUATIONS
     for group in sorted((group for group in groups if not group.is_frequent), key=lambda group: group.total):
         work -= min(group.total, 2 * len(window.cells)) + 1
         if work < 0:
             left_out += len(group.jobs)
             continue
-        for index, (first, times) in _fires_by_cell(group, window).items():
-            found[index].append((first, times, group))
-    cells = [
-        AgendaCell(
-            start=window.cells[index],
-            end=window.end_of(index),
-            fires=sum(times * len(group.jobs) for _, times, group in fires),
-            jobs=sum(len(group.jobs) for _, _, group in fires),
-            entries=_first_entries(fires, limit),
-        )
-        for index, fires in enumerate(found)
-        if fires
-    ]
-    return Agenda(cells=cells, frequent=sorted(frequent, key=lambda job: job.name), left_out=left_out)
+        by_cell = _fires_by_cell(group, window)
+        for day, cells in groupby(sorted(by_cell), key=window.day_of):
+            fires = [(index, _Fires(*by_cell[index], group)) for index in cells]
+            total = sum(one.times for _, one in fires)
+            if total >= REPEATS_PER_DAY:
+                repeats[day].append(_Fires(fires[0][1].first, total, group))
+            else:
+                for index, one in fires:
+                    found[index].append(one)
+    return Agenda(
+        cells=[
+            AgendaCell(
+                start=window.cells[index],
+                end=window.end_of(index),
+                fires=_count_fires(fires),
+                jobs=_count_jobs(fires),
+                entries=_first_entries(fires, limit),
+            )
+            for index, fires in enumerate(found)
+            if fires
+        ],
+        repeats=[
+            AgendaRepeats(
+                fires=_count_fires(fires), jobs=_count_jobs(fires), entries=_entries_by_name(fires, MAX_REPEATS)
+            )
+            for fires in repeats
+        ],
+        frequent=sorted(frequent, key=lambda job: job.name),
+        left_out=left_out,
+    )
 
 
 def _group_jobs(jobs: Iterable[AgendaJob], window: AgendaWindow) -> tuple[list[_Group], int]:
@@ -268,20 +308,29 @@ def _instants(job: AgendaJob, start: datetime, end: datetime) -> Iterator[dateti
     return merge(single, *(schedule.between(start - _MICROSECOND, end - _MICROSECOND) for schedule in job.schedules))
 
 
-def _first_entries(fires: Sequence[tuple[datetime, int, _Group]], limit: int) -> list[AgendaEntry]:
-    """Returns the first entries by time and name. Only groups are sorted: each has its jobs in the order of names."""
+def _count_fires(fires: Iterable[_Fires]) -> int:
+    return sum(one.times * len(one.group.jobs) for one in fires)
+
+
+def _count_jobs(fires: Iterable[_Fires]) -> int:
+    return sum(len(one.group.jobs) for one in fires)
+
+
+def _first_entries(fires: Iterable[_Fires], limit: int) -> list[AgendaEntry]:
+    """Returns the entries of the jobs with the fewest occurrences in the window, by time and name."""
     found: list[AgendaEntry] = []
-
-    def order(one: tuple[datetime, int, _Group]) -> tuple[bool, datetime]:
-        return (one[1] > REPEATS, one[0])
-
+    order = attrgetter("group.total")
     for _, alike in groupby(sorted(fires, key=order), key=order):
-        entries = [[(job.name, at, times, job) for job in group.jobs[:limit]] for at, times, group in alike]
-        for _, at, times, job in islice(merge(*entries, key=itemgetter(0)), limit - len(found)):
-            found.append(AgendaEntry(job=job, at=at, times=times))
+        found += _entries_by_name(alike, limit - len(found))
         if len(found) >= limit:
             break
-    return found
+    return sorted(found, key=lambda entry: (entry.at, entry.job.name))
+
+
+def _entries_by_name(fires: Iterable[_Fires], limit: int) -> list[AgendaEntry]:
+    """Returns the first entries by name. Only groups are merged: each has its jobs in the order of names."""
+    entries = ([AgendaEntry(job=job, at=one.first, times=one.times) for job in one.group.jobs[:limit]] for one in fires)
+    return list(islice(merge(*entries, key=lambda entry: entry.job.name), limit))
 
 
 def count_by_day(crowds: Iterable[tuple[Schedule, int]], window: AgendaWindow) -> tuple[list[int], int]:

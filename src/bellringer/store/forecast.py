@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from bellringer.store.connection_pool import Store
@@ -18,6 +18,8 @@ MAX_FIRST_JOBS: Final = 5_000  # counted during the request if no complete count
 MAX_LEFT_OUT_COUNTED: Final = 50_000  # jobs beyond MAX_FIRST_JOBS that are counted as left out
 MAX_SIZES: Final = 20_000
 MAX_TIMERS_PER_SHARD: Final = 2_000
+MAX_SPAN_RUNS: Final = 20
+MAX_SPAN_FAILED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,29 @@ async def load_agenda_jobs(store: Store, tenant_id: int, job_ids: Sequence[UUID]
     """Returns the jobs that exist, in the given order."""
     rows = await store.pool.fetch(_SQL.agenda_jobs, tenant_id, job_ids)
     return [AgendaJobRow(**{**dict(row), "schedule_ids": tuple(row["schedule_ids"])}) for row in rows]
+
+
+class Span(NamedTuple):
+    """The occurrences of a job from `start` up to, but not including, `end`."""
+
+    job_id: UUID
+    start: datetime
+    end: datetime
+
+
+class SpanOutcome(NamedTuple):
+    """How many occurrences of a span got a run, and how many of these runs are dead, each up to a maximum."""
+
+    runs: int
+    failed: int
+
+
+async def load_span_outcomes(store: Store, tenant_id: int, spans: Sequence[Span]) -> list[SpanOutcome]:
+    """Returns the outcome of each span; zeros if the job does not exist."""
+    columns = list(zip(*spans, strict=True)) or [(), (), ()]
+    rows = await store.pool.fetch(_SQL.span_outcomes, tenant_id, *columns, MAX_SPAN_RUNS, MAX_SPAN_FAILED)
+    found = {row["number"]: SpanOutcome(row["runs"], row["failed"]) for row in rows}
+    return [found.get(number, SpanOutcome(0, 0)) for number in range(1, len(spans) + 1)]
 
 
 async def load_timers(store: Store, tenant_id: int, start: datetime, end: datetime) -> PendingTimers:

@@ -79,6 +79,9 @@ left join lateral (
   where timer.job_id = job.job_id offset 0) timer on job.delay is not null
 order by given.nth
 
+-- name: span_outcomes
+select number, runs, failed from bellringer.span_outcomes($1, $2, $3, $4, $5, $6)
+
 -- name: timers
 -- The first $4 timers of each shard without an attempt, by second. Timers of other tenants count against $4, so the
 -- work is bounded. `until` is the time at which the first shard reached its limit.

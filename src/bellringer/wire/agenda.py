@@ -10,17 +10,21 @@ _RANGE = {"start": "from", "end": "to"}
 
 
 class AgendaEntry(ResponseModel, frozen=True):
-    """The occurrences of a job in a cell: the first, and how many `times` it occurs."""
+    """The occurrences of a job in a cell: the first, and how many `times` it occurs. `runs` of those in the past got a
+    run, and `failed` of these runs are dead; null if the first is in the future or if too many entries are listed.
+    """
 
     job_id: str
     job: str
     at: datetime
     times: int
+    runs: int | None
+    failed: int | None
 
 
 class AgendaCell(ResponseModel, frozen=True, rename=_RANGE):
-    """An hour or a day: its `fires`, and how many `jobs` have any. `entries` holds the first of these jobs, those with
-    many occurrences last.
+    """An hour or a day: its `fires`, and how many `jobs` have any, without jobs that repeat all day. `entries` holds
+    those of the rarest of these jobs, by time.
     """
 
     start: datetime
@@ -38,6 +42,25 @@ class ClockChange(ResponseModel, frozen=True):
     text: str
 
 
+class AgendaRepeat(ResponseModel, frozen=True):
+    """A job that repeats all day, and how many `times` it occurs. `failed` of its runs up to now are dead; null as in
+    entries of cells.
+    """
+
+    job_id: str
+    job: str
+    times: int
+    failed: int | None
+
+
+class AgendaRepeats(ResponseModel, frozen=True):
+    """The `jobs` that occur 20 times or more on a day, and are in no cell of it. `items` holds the first by name."""
+
+    fires: int
+    jobs: int
+    items: list[AgendaRepeat]
+
+
 class AgendaDay(ResponseModel, frozen=True, rename=_RANGE):
     """A day of the time zone. `fires` counts the occurrences of all jobs that match, also of those in no cell; null if
     those are not known. `holidays` names the calendars that have the day off.
@@ -47,6 +70,7 @@ class AgendaDay(ResponseModel, frozen=True, rename=_RANGE):
     start: datetime
     end: datetime
     fires: int | None
+    repeats: AgendaRepeats
     holidays: list[str]
     clock_changes: list[ClockChange]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import httpx2
 import pytest
+from tests.support.past_runs import INSERT_RUN
 
 from bellringer.engine import agenda
 from bellringer.store.connection_pool import Store
@@ -56,9 +57,25 @@ async def test_jobs_are_named_at_their_times(api: httpx2.AsyncClient, store: Sto
     [entry] = first["entries"]
     at = datetime.fromisoformat(entry.pop("at")).astimezone(ZoneInfo("Europe/Berlin"))
     assert (at.date(), f"{at:%H:%M}") == (day, "02:30")
-    assert entry == {"job_id": made["job_id"], "job": "nightly", "times": 1}
+    assert entry == {"job_id": made["job_id"], "job": "nightly", "times": 1, "runs": None, "failed": None}
     assert found["frequent"]["items"] == [{"job_id": found["frequent"]["items"][0]["job_id"], "job": "pulse"}]
     assert [one["fires"] for one in found["days"]] == [1, 1, 1]
+
+
+async def test_jobs_that_repeat_all_day_are_listed_by_day(api: httpx2.AsyncClient, store: Store) -> None:
+    await create(api, "sync", schedule={"every": "5m"})
+    await create(api, "rotate", schedule={"every": "30m"})
+    await create(api, "nightly", schedule={"cron": "30 2 * * *"})
+    day = (await store.now()).date() + timedelta(days=2)
+    found = await get(api, limit="1", **{"from": str(day), "to": "2d"})
+    assert [names for cell in found["cells"] for names in cell["entries"] if names["job"] != "nightly"] == []
+    for repeats in (one["repeats"] for one in found["days"]):
+        assert (repeats["jobs"], repeats["fires"]) == (2, 288 + 48)
+        assert [(item["job"], item["times"], item["failed"]) for item in repeats["items"]] == [
+            ("rotate", 48, None),
+            ("sync", 288, None),
+        ]
+    assert [one["fires"] for one in found["days"]] == [288 + 48 + 1] * 2
 
 
 async def test_a_day_that_changes_the_clocks_says_so(api: httpx2.AsyncClient, store: Store) -> None:
@@ -106,6 +123,23 @@ async def test_one_shots_and_delays_have_one_time(api: httpx2.AsyncClient, store
     found = await get(api)
     listed = [(entry["job"], entry["times"]) for cell in found["cells"] for entry in cell["entries"]]
     assert sorted(listed) == [("delay", 1), ("once", 1)]
+
+
+async def test_past_entries_have_the_number_of_runs_and_of_failures(api: httpx2.AsyncClient, store: Store) -> None:
+    ids = [(await create(api, name, schedule={"cron": "0 */6 * * *"}))["job_id"] for name in ("a", "b")]
+    today = datetime.combine((await store.now()).date(), time(), UTC)
+    await store.pool.execute("update bellringer.jobs set created_at = created_at - interval '2 days'")
+    await store.pool.execute(INSERT_RUN, ids[0], today, "dead")
+    await store.pool.execute(INSERT_RUN, ids[1], today - timedelta(hours=6), "succeeded")
+    found = await get(api, **{"from": str(today.date() - timedelta(days=1)), "to": "3d"})
+    seen = {
+        (cell["from"], one["job"]): (one["runs"], one["failed"]) for cell in found["cells"] for one in cell["entries"]
+    }
+    midnight, evening = f"{today:%Y-%m-%dT%H:%M:%SZ}", f"{today - timedelta(hours=6):%Y-%m-%dT%H:%M:%SZ}"
+    assert seen[midnight, "a"] == (1, 1)
+    assert seen[midnight, "b"] == (0, 0)
+    assert (seen[evening, "a"], seen[evening, "b"]) == ((0, 0), (1, 0))
+    assert {seen[place] for place in seen if place[0][:10] == str(today.date() + timedelta(days=1))} == {(None, None)}
 
 
 async def test_nothing_is_shown_before_a_job_was_created(api: httpx2.AsyncClient, store: Store) -> None:

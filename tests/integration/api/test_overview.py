@@ -111,7 +111,7 @@ def pool(**changes: Any) -> HealthFacts:
             "bad",
             "3 jobs are failing; 2 more problems need attention.",
         ),
-        (sums(dead=1), "warn", "1 dead letter waits to be retried or discarded."),
+        (sums(dead=1), "warn", "1 dead letter is waiting to be retried or discarded."),
         (
             replace(WELL, burn=2.0, started_late=5),
             "warn",

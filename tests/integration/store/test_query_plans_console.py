@@ -173,6 +173,9 @@ async def _agenda(store: Store, tenant_id: int) -> None:
     ids, is_all = await jobs.list_ids(store, tenant_id, JobFilter(state="enabled"), 1_000)
     assert (len(ids), is_all) == ((1_000, False) if tenant_id < 3 else (0, True))
     assert len(await forecast.load_agenda_jobs(store, tenant_id, ids)) == len(ids)
+    spans = [forecast.Span(job_id, TODAY - timedelta(days=1), TODAY + timedelta(days=1)) for job_id in ids]
+    outcomes = await forecast.load_span_outcomes(store, tenant_id, spans)
+    assert len(outcomes) == len(ids)
     assert await freezes.list_between(store, tenant_id, TODAY, TODAY + timedelta(days=42)) == []
 
 

@@ -76,6 +76,11 @@ SCHEDULES = [
 def test_every_occurrence_is_in_its_cell(schedule: Schedule, window: AgendaWindow) -> None:
     found = build_agenda([job("a", schedule)], window, 5)
     times = list(schedule.between(window.start - MICROSECOND, window.end - MICROSECOND))
+    if any(repeats.jobs for repeats in found.repeats):
+        days = Counter(at.astimezone(BERLIN).date() for at in times)
+        assert [repeats.fires for repeats in found.repeats] == [days[day.date] for day in window.days]
+        assert found.cells == []
+        return
     assert {cell.start: cell.fires for cell in found.cells} == Counter(window.cells[window.index(at)] for at in times)
     firsts = {window.cells[window.index(at)]: at for at in reversed(times)}
     assert {cell.start: cell.entries[0].at for cell in found.cells} == firsts
@@ -89,21 +94,35 @@ def test_an_instant_that_two_schedules_share_counts_once() -> None:
     assert [cell.fires for cell in found.cells] == [1, 1]
 
 
-def test_jobs_that_occur_often_come_after_the_others_and_the_rest_is_counted() -> None:
-    jobs = [job("often", every("5m"), key=1), *(job(f"at noon {n}", cron("30 12 * * *"), key=2) for n in range(9))]
-    day = build_agenda([*jobs, job("early", cron("10 12 * * *"), key=3)], berlin(date(2026, 6, 1), 1), 20)
-    noon = next(cell for cell in day.cells if cell.start == datetime(2026, 6, 1, 12, tzinfo=UTC))
-    assert [entry.job.name for entry in noon.entries] == ["early", *(f"at noon {n}" for n in range(9)), "often"]
-    assert (noon.fires, noon.jobs, noon.entries[-1].times) == (22, 11, 12)
-    few = build_agenda(jobs, berlin(date(2026, 6, 1), 1), 2)
-    assert [len(cell.entries) for cell in few.cells if cell.jobs > 2] == [2]
+def test_jobs_that_repeat_all_day_are_listed_by_day_and_others_are_counted() -> None:
+    often = [job(name, every(length), key=n) for n, (name, length) in enumerate((("b", "5m"), ("a", "1h")))]
+    jobs = [*often, *(job(f"at noon {n}", cron("30 12 * * *"), key=2) for n in range(9))]
+    found = build_agenda([*jobs, job("early", cron("10 12 * * *"), key=3)], berlin(date(2026, 6, 1), 1), 20)
+    [noon] = found.cells
+    assert [entry.job.name for entry in noon.entries] == ["early", *(f"at noon {n}" for n in range(9))]
+    assert (noon.fires, noon.jobs, {entry.times for entry in noon.entries}) == (10, 10, {1})
+    [repeats] = found.repeats
+    assert (repeats.fires, repeats.jobs) == (288 + 24, 2)
+    assert [(entry.job.name, entry.times) for entry in repeats.entries] == [("a", 24), ("b", 288)]
+    few = build_agenda(jobs, berlin(date(2026, 6, 1), 1), 1)
+    assert [len(cell.entries) for cell in few.cells] == [1]
+    assert [len(day.entries) for day in few.repeats] == [2]
+
+
+@pytest.mark.parametrize("by_hour", [True, False])
+def test_a_job_repeats_only_on_the_days_on_which_it_occurs_often(by_hour: bool) -> None:
+    weekdays = job("a", cron("*/10 * * * MON-FRI", tz="Europe/Berlin"), key=1)
+    saturday = job("a", cron("0 7 * * SAT", tz="Europe/Berlin"), key=2)
+    found = build_agenda([weekdays, saturday], berlin(date(2026, 6, 5), 3, by_hour=by_hour), 5)
+    assert [repeats.fires for repeats in found.repeats] == [144, 0, 0]
+    assert [cell.start.astimezone(BERLIN).date().day for cell in found.cells] == [6]
 
 
 def test_jobs_more_frequent_than_every_minute_are_named_apart() -> None:
     jobs = [job("b", every("59s"), key=1), job("a", every("1s"), key=2), job("c", every("1m"), key=3)]
     found = build_agenda(jobs, berlin(date(2026, 6, 1), 7), 5)
     assert [one.name for one in found.frequent] == ["a", "b"]
-    assert {entry.job.name for cell in found.cells for entry in cell.entries} == {"c"}
+    assert {entry.job.name for repeats in found.repeats for entry in repeats.entries} == {"c"}
 
 
 def test_the_bounds_of_a_job_and_its_single_time_are_kept() -> None:

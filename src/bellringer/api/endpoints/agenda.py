@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from datetime import date, datetime, timedelta
 from typing import Final
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from starlette.responses import Response
@@ -19,8 +20,9 @@ from bellringer.durations import parse_duration
 from bellringer.engine import agenda
 from bellringer.engine.agenda import TenantAgenda
 from bellringer.errors import InvalidInput
-from bellringer.forecast import AgendaCell, AgendaWindow, midnight
+from bellringer.forecast import AgendaCell, AgendaEntry, AgendaRepeats, AgendaWindow, midnight
 from bellringer.schedule.time_zones import check_zone
+from bellringer.store.forecast import SpanOutcome
 from bellringer.store.jobs import JobFilter
 from bellringer.wire import agenda as wire
 from bellringer.wire.calendars import encode_freeze
@@ -30,6 +32,7 @@ DEFAULT_SPAN_DAYS: Final = 7
 ENTRIES: Final = range(1, 201)
 DEFAULT_ENTRIES: Final = 12
 MAX_FREQUENT_LISTED: Final = 50
+Outcomes = Mapping[tuple[UUID, datetime], SpanOutcome]
 _DATE: Final = re.compile("[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
@@ -115,6 +118,7 @@ def _document(found: TenantAgenda, window: AgendaWindow) -> wire.Agenda:
                 start=day.start,
                 end=day.end,
                 fires=None if found.fires is None else found.fires[number],
+                repeats=_repeats(found.agenda.repeats[number], found.outcomes),
                 holidays=list(found.holidays.get(day.date, ())),
                 clock_changes=[
                     wire.ClockChange(at=one.at, seconds=round(one.by.total_seconds()), text=one.describe())
@@ -124,7 +128,7 @@ def _document(found: TenantAgenda, window: AgendaWindow) -> wire.Agenda:
             )
             for number, day in enumerate(window.days)
         ],
-        cells=[_cell(cell) for cell in found.agenda.cells],
+        cells=[_cell(cell, found.outcomes) for cell in found.agenda.cells],
         frequent=wire.FrequentJobs(
             jobs=len(frequent),
             items=[wire.AgendaJobName(job_id=str(job.job_id), job=job.name) for job in frequent[:MAX_FREQUENT_LISTED]],
@@ -146,14 +150,37 @@ def _document(found: TenantAgenda, window: AgendaWindow) -> wire.Agenda:
     )
 
 
-def _cell(cell: AgendaCell) -> wire.AgendaCell:
+def _cell(cell: AgendaCell, outcomes: Outcomes) -> wire.AgendaCell:
     return wire.AgendaCell(
         start=cell.start,
         end=cell.end,
         fires=cell.fires,
         jobs=cell.jobs,
-        entries=[
-            wire.AgendaEntry(job_id=str(entry.job.job_id), job=entry.job.name, at=entry.at, times=entry.times)
-            for entry in cell.entries
-        ],
+        entries=[_entry(entry, outcomes.get((entry.job.job_id, entry.at))) for entry in cell.entries],
     )
+
+
+def _entry(entry: AgendaEntry, outcome: SpanOutcome | None) -> wire.AgendaEntry:
+    return wire.AgendaEntry(
+        job_id=str(entry.job.job_id),
+        job=entry.job.name,
+        at=entry.at,
+        times=entry.times,
+        runs=outcome and outcome.runs,
+        failed=outcome and outcome.failed,
+    )
+
+
+def _repeats(repeats: AgendaRepeats, outcomes: Outcomes) -> wire.AgendaRepeats:
+    items = []
+    for entry in repeats.entries:
+        outcome = outcomes.get((entry.job.job_id, entry.at))
+        items.append(
+            wire.AgendaRepeat(
+                job_id=str(entry.job.job_id),
+                job=entry.job.name,
+                times=entry.times,
+                failed=outcome and outcome.failed,
+            )
+        )
+    return wire.AgendaRepeats(fires=repeats.fires, jobs=repeats.jobs, items=items)

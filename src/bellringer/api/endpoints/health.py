@@ -521,8 +521,8 @@ def _orphans(facts: HealthFacts) -> Iterator[Attention]:
 def _rest(facts: HealthFacts) -> Iterator[Attention]:
     dead = facts.sums.dead
     if dead:
-        letters = f"{_number(dead)} {'dead letter waits' if dead == 1 else 'dead letters wait'}"
-        text = f"{letters} to be retried or discarded."
+        letters = f"{_number(dead)} {'dead letter is' if dead == 1 else 'dead letters are'}"
+        text = f"{letters} waiting to be retried or discarded."
         yield _hindrance("dead_letters", WARN, text, fix="bellringer dead groups")
     if facts.burn >= 1 and facts.started_late >= MIN_LATE_RUNS:
         text = f"More runs started late in the last {facts.range} than the objective allows."

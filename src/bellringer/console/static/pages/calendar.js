@@ -10,7 +10,7 @@ import { query, setQuery } from "../lib/router.js";
 import { useShortcuts } from "../lib/shortcuts.js";
 import { LOCAL, now } from "../lib/time.js";
 import { addDays, isDate, isZone, usualZone, wallClock, zoneNames } from "../lib/zoned.js";
-import { DayList, MonthGrid, TimeGrid, plural } from "../parts/agenda.js";
+import { DayList, Legend, MonthGrid, SmallMonth, TimeGrid, plural } from "../parts/agenda.js";
 import { VIEWS, daysOf, spanOf, step, titleOf } from "../parts/agenda_model.js";
 import { Command } from "../parts/copyable_command.js";
 import { CopyAs, Empty, Link, Loading, Tabs } from "../parts/elements.js";
@@ -20,7 +20,7 @@ import { Segments, segment } from "../parts/segmented_control.js";
 
 const TABS = { calendar: "Jobs", load: "Load" };
 const POLL_SECONDS = 300; // the schedules of jobs rarely change, and changes reload the page
-const ENTRIES = { day: 20, week: 6, month: 6 }; // listed per cell …
+const ENTRIES = { day: 12, week: 3, month: 3 }; // listed per cell …
 const LISTED = { day: 100, week: 8, month: 8 }; // … and per day on narrow screens
 const FREQUENT_SHOWN = 3;
 const NARROW = matchMedia("(max-width: 48rem)");
@@ -67,7 +67,7 @@ function JobCalendar() {
       <h2 class="period" aria-live="polite">${titleOf(view, date)}</h2><span class="gap"></span>
       <${Segments} name="view" label="View" of=${VIEWS} usual="week" /></div>
     <div class="tools"><${Filters} tz=${tz} /><span class="gap"></span><${CopyAs} path=${path} /></div>
-    <${Loading} of=${found} shape="page">${(data) => html`<${Content} data=${data} view=${view} month=${date.slice(0, 7)} today=${today} narrow=${narrow} filters=${filters} turn=${turn} />`}<//>`;
+    <${Loading} of=${found} shape="page">${(data) => html`<${Content} data=${data} view=${view} date=${date} today=${today} narrow=${narrow} filters=${filters} turn=${turn} />`}<//>`;
 }
 
 function Filters({ tz }) {
@@ -80,22 +80,25 @@ function Filters({ tz }) {
     <${Facet} name="tag" label="Tag" of=${[]} /><${Facet} name="task" label="Task" of=${tasks.map((task) => task.name)} />`;
 }
 
-function Content({ data, view, month, today, narrow, filters, turn }) {
+function Content({ data, view, date, today, narrow, filters, turn }) {
+  const month = date.slice(0, 7);
   const days = daysOf(data, today);
-  const isEmpty = !data.cells.length && !data.frequent.jobs && !days.some((day) => day.hidden);
+  const isEmpty = !data.cells.length && !data.frequent.jobs && !days.some((day) => day.repeats.jobs || day.hidden);
   const key = `${data.from} ${data.tz} ${data.cell}`;
   return html`<${Summary} data=${data} days=${days} view=${view} />
     ${isEmpty && !data.freezes.length && html`<${Nothing} view=${view} filtered=${Object.values(filters).some(Boolean)} />`}
-    ${narrow ? html`<${DayList} key=${key} days=${days} tz=${data.tz} most=${LISTED[view]} filters=${filters} />`
+    ${narrow && view === "month" ? html`<${SmallMonth} key=${key} days=${days} month=${month} date=${date} tz=${data.tz} most=${LISTED.month} filters=${filters} />`
+      : narrow ? html`<${DayList} key=${key} days=${days} tz=${data.tz} most=${LISTED[view]} filters=${filters} />`
       : data.cell === "day" && days.length % 7 === 0 ? html`<${MonthGrid} key=${key} days=${days} month=${month} tz=${data.tz} filters=${filters} turn=${turn} />`
-      : html`<${TimeGrid} key=${key} data=${data} days=${days} filters=${filters} turn=${turn} />`}`;
+      : html`<${TimeGrid} key=${key} data=${data} days=${days} filters=${filters} turn=${turn} />`}
+    ${!isEmpty && html`<${Legend} />`}`;
 }
 
 function Summary({ data, days, view }) {
   const total = days.reduce((sum, day) => sum + (day.fires ?? day.listed), 0);
   const { jobs, items } = data.frequent;
   const unknown = days.some((day) => day.fires === null);
-  return html`<p class="agenda-sum"><strong>${plural(total, "occurrence")}</strong> ${{ day: "on this day", week: "in this week", month: `in these ${days.length / 7} weeks` }[view]}
+  return html`<p class="agenda-sum"><strong>${plural(total, "occurrence")}</strong> ${{ day: days[0].isToday ? "today" : "on this day", week: "this week", month: `in the ${days.length / 7} weeks shown` }[view]}
       ${jobs > 0 && html` · <span class="frequent">${jobs === 1 ? "1 job runs" : `${jobs.toLocaleString("en")} jobs run`} more often than every minute:${" "}
         ${items.slice(0, FREQUENT_SHOWN).map((one, n) => html`${n > 0 && ", "}<${Link} to=${`jobs/${part(one.job_id)}`}>${one.job}<//>`)}${jobs > FREQUENT_SHOWN && html` and ${(jobs - FREQUENT_SHOWN).toLocaleString("en")} more`}</span>`}</p>
     ${data.truncated && html`<p class="mute"><${Icon} name="info" /> ${[data.jobs > 0 && !unknown && `Only the first ${data.jobs.toLocaleString("en")} jobs are named; the figures of the days count all jobs`,

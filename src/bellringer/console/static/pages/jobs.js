@@ -133,7 +133,7 @@ const lastOf = (runs = []) => runs.find((run) => new Date(run.scheduled_for) <= 
 
 function LastRun({ runs, job }) {
   const run = lastOf(runs);
-  if (!run) return html`<span class="mute">–</span>`;
+  if (!run) return html`<span class="mute none">–</span>`;
   return html`<${Link} to=${`runs/${part(run.run_id)}`}><${Time} at=${run.scheduled_for} job=${zoneOf(job)} /><//>${run.seconds !== null
     && html` <span class="mute took">${formatDuration(run.seconds)}</span>`}`;
 }
@@ -150,8 +150,8 @@ const COLUMNS = (runs, asked, owners) => [
   { name: "Task", class: "task-cell later", phone: "hide", cell: (job) => html`<code class="clip" title=${job.task}>${job.task}</code>` },
   { name: "Schedule", class: "schedule-cell", phone: "line", cell: (job) => html`<span class="clip" title=${scheduleTitle(job)}>${scheduleText(job)}</span>` },
   { name: "Last runs", class: "strip-cell", phone: "hide", title: `the last ${STRIP_LENGTH} runs, the newest on the right`, cell: (job) => html`<${Strip} runs=${runs[job.job_id]} job=${zoneOf(job)} />` },
-  { name: "Last run", class: "last-cell latest", phone: "hide", cell: (job) => html`<${LastRun} runs=${runs[job.job_id]} job=${job} />` },
-  { name: "Next", class: "time-cell", phone: "line", short: "·", cell: (job) => (job.paused || !job.enabled ? html`<span class="mute">–</span>` : html`<${Time} at=${job.next_at}
+  { name: "Last run", class: "last-cell latest", phone: "line", short: "· ran", cell: (job) => html`<${LastRun} runs=${runs[job.job_id]} job=${job} />` },
+  { name: "Next", class: "time-cell", phone: "line", short: "·", cell: (job) => (job.paused || !job.enabled ? html`<span class="mute none">–</span>` : html`<${Time} at=${job.next_at}
     job=${zoneOf(job)} />`) },
   owners > 1 && { name: "Owner", class: "owner-cell", phone: "hide", cell: (job) => html`<span class="clip" title=${job.owner}>${job.owner || html`<span class="mute">–</span>`}</span>` },
   { name: html`<span class="unseen">Actions</span>`, class: "acts", phone: "acts", cell: (job) => html`<${Actions} job=${job} />` },
@@ -159,13 +159,14 @@ const COLUMNS = (runs, asked, owners) => [
 
 const scheduleTitle = (job) => [job.description, ...job.schedules.filter((one) => one.cron || one.rrule).map(expression)].join("\n");
 
-const LONG_NAMES = [30, 18]; // characters; beside longer names there is room for no tag, or for one
+const NAME_ROOM = 34; // characters that fit beside each other in the column of names: the name and its first tags
+const TAG_PADDING = 4; // characters that the ends of a tag take
 
 /** The first tags, and how many more there are: they never take a second line. */
 function Tags({ of, name }) {
-  const room = LONG_NAMES.filter((length) => name.length <= length).length;
-  const rest = of.slice(room);
-  return of.length > 0 && html`<span class="tags">${of.slice(0, room).map((tag) => html`<a key=${tag} class="tag" href=${address("jobs", { tag })}
+  const used = of.map((_, n) => of.slice(0, n + 1).reduce((sum, tag) => sum + tag.length + TAG_PADDING, name.length));
+  const [shown, rest] = [of.filter((_, n) => used[n] <= NAME_ROOM), of.filter((_, n) => used[n] > NAME_ROOM)];
+  return of.length > 0 && html`<span class="tags">${shown.map((tag) => html`<a key=${tag} class="tag" href=${address("jobs", { tag })}
     title=${`Jobs with the tag ${tag}`}>${tag}</a>`)}${rest.length > 0 && html`<span class="tag more" title=${`Tags: ${of.join(", ")}`}>+${rest.length}<span class="unseen"> more tags: ${rest.join(", ")}</span></span>`}</span>`;
 }
 

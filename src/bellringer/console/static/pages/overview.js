@@ -61,7 +61,7 @@ function OverviewContent({ data, range }) {
     <${Card} title="Timeline" wide=${true} aside=${html`<span class="mute">last hour and next hour</span>`}>
       ${data.timeline.lanes.length ? html`<${Timeline} of=${data.timeline} now=${data.now} />`
         : html`<p class="mute">No job ran in the last hour, and none will run in the next.</p>`}<//>
-    <div class="cards"><${Pools} pools=${data.pools} /><${Failing} tasks=${data.tasks} /><${Slowest} tasks=${data.tasks} /></div>`;
+    <div class="cards"><${Pools} pools=${data.pools} /><${Failing} tasks=${data.tasks} range=${range} /><${Slowest} tasks=${data.tasks} range=${range} /></div>`;
 }
 
 /** Makes the shown time absolute: the charts of the link are zoomed to it. */
@@ -106,8 +106,8 @@ function VerdictText({ text }) {
 
 function KeyFigures({ data }) {
   const { jobs, dead_letters: dead, workers, scheduler, timing } = data;
-  const objective = `${timing.late} of ${timing.started} started later than ${timing.within}${timing.missed ? `, ${timing.missed} were missed` : ""}; objective: ${+(timing.target * 100).toFixed(3)} %`;
-  const share = timing.compliance === null ? "–" : `${+(timing.compliance * 100).toFixed(2)} %`;
+  const objective = `${timing.late} of ${timing.started} started later than ${timing.within}${timing.missed ? `, ${timing.missed} were missed` : ""}; objective: ${+(timing.target * 100).toFixed(3)}%`;
+  const share = timing.compliance === null ? "–" : `${+(timing.compliance * 100).toFixed(2)}%`;
   const one = (to, terms, number, word, tone = "") => html`<li><${Link} to=${to} terms=${terms} class=${tone}><strong>${number}</strong> ${word}<//></li>`;
   return html`<ul class="sums tiles" aria-label="Key figures">
     ${one("jobs", {}, formatCount(jobs.total), jobs.total.value === 1 ? "job" : "jobs")}
@@ -120,8 +120,8 @@ function KeyFigures({ data }) {
     ${one("cluster", {}, `${scheduler.shards.held}/${scheduler.shards.total}`, "shards held", scheduler.shards.free ? "tone-bad" : "")}
     <li title=${objective}><strong>${share}</strong> on time${timing.burn >= 1
       && html` <span class="tone-warn"><${Icon} name="warning" /> burn rate ${+timing.burn.toFixed(1)}</span>`}</li>
-    ${timing.missed_rate !== null && html`<li title=${`${timing.missed} of ${timing.expected} expected occurrences were missed; objective: at most ${+(timing.max_missed_rate * 100).toFixed(4)} %`}>
-      <strong>${+(timing.missed_rate * 100).toFixed(4)} %</strong> missed${timing.missed_burn >= 1
+    ${timing.missed_rate !== null && html`<li title=${`${timing.missed} of ${timing.expected} expected occurrences were missed; objective: at most ${+(timing.max_missed_rate * 100).toFixed(4)}%`}>
+      <strong>${+(timing.missed_rate * 100).toFixed(4)}%</strong> missed${timing.missed_burn >= 1
       && html` <span class="tone-bad"><${Icon} name="warning" /> burn rate ${+timing.missed_burn.toFixed(1)}</span>`}</li>`}
   </ul>`;
 }
@@ -131,10 +131,11 @@ const ITEM_PAGES = { no_scheduler: "cluster", shards_free: "cluster", waits_for:
 function Item({ item }) {
   const where = item.job_id ? [`jobs/${part(item.job_id)}`] : item.run_id ? [`runs/${part(item.run_id)}`] : item.pool ? ["workers", { pool: item.pool }] : item.kind === "orphaned" ? ["jobs", { orphaned: "true" }] : ITEM_PAGES[item.kind] ? [ITEM_PAGES[item.kind]] : null;
   const icon = item.tone === "bad" ? "cross" : "warning";
+  const text = item.since ? item.text.replace(/\.$/, "") : item.text;
   const explain = item.job_id && (() => whyJob({ job_id: item.job_id, name: item.job }));
   return html`<li><span class="state tone-${item.tone}"><${Icon} name=${icon} /> ${item.kind.replaceAll("_", " ")}</span>
-    <span class="what">${where ? html`<${Link} to=${where[0]} terms=${where[1]}>${item.text}<//>` : item.text}${item.since
-      && html` <span class="mute"><${Lasting} since=${item.since} /></span>`}${item.error && html`<span class="error" title=${item.error}>${item.error}</span>`}</span>
+    <span class="what">${where ? html`<${Link} to=${where[0]} terms=${where[1]}>${text}<//>` : text}${item.since
+      && html` <span class="mute">· <${Lasting} since=${item.since} /></span>`}${item.error && html`<span class="error" title=${item.error}>${item.error}</span>`}</span>
     <span class="do">${explain && html`<button type="button" aria-label=${`Explain: ${item.job}`} onClick=${explain}>Explain</button>`}
       ${item.fix && html`<${Menu} label=${`More: ${item.text}`} items=${[{ text: `Copy ${item.fix}`, icon: "copy", act: () => copy(item.fix).then(() => notify("Copied the command")) }]} />`}</span></li>`;
 }
@@ -142,7 +143,7 @@ function Item({ item }) {
 /** Without items, the verdict says that all is well. */
 function Attention({ items }) {
   if (!items.length) return null;
-  return html`<${Card} title="Needs attention" wide=${true} aside=${items.length > 1 && html`<span class="mute">${items.length}, worst first</span>`}>
+  return html`<${Card} title="Needs attention" wide=${true} aside=${items.length > 1 && html`<span class="mute">${items.length} problems, worst first</span>`}>
     <ul class="attention">${items.map((item) => html`<${Item} key=${`${item.kind} ${item.run_id ?? item.job_id ?? item.pool}`} item=${item} />`)}</ul><//>`;
 }
 
@@ -157,7 +158,7 @@ function summarizeAverages(points, field) {
   const values = points.map((point) => point[field]).filter(known);
   const mean = values.reduce((sum, value) => sum + value, 0) / Math.max(values.length, 1);
   const [all, peak] = [mean, Math.max(0, ...values)].map(formatAverage);
-  return `${all} on average, peak ${peak}`;
+  return all.startsWith("<") ? `peak ${peak}` : `${all} on average, peak ${peak}`;
 }
 
 // Small charts side by side. draw: [name, tone, value of a point, kind of line]; none: what is said in place of the chart.
@@ -219,25 +220,25 @@ function Pools({ pools }) {
 const task = { name: "Task", phone: "title", cell: (row) => html`<${Link} to="runs" terms=${{ task: row.task }}><code class="clip" title=${row.task}>${row.task}</code><//>` };
 const number = (name, cell, phone = "line") => ({ name, class: "number", cell, phone, short: phone === "line" ? name.toLowerCase() : undefined });
 
-function Ranking({ title, tasks, rows, columns, none }) {
-  const aside = html`<span class="mute">of ${formatCount(tasks.looked_at)} attempts</span>`;
+function Ranking({ title, tasks, range, rows, columns, none }) {
+  const aside = html`<span class="mute">${formatCount(tasks.looked_at)} attempts in ${RANGES[range]}</span>`;
   return html`<${Card} title=${title} aside=${aside}>
     ${rows.length ? html`<${Table} caption=${title} columns=${[task, ...columns]} rows=${rows.slice(0, TASKS)} id=${(row) => row.task} />`
     : html`<p class="mute">${none}</p>`}<//>`;
 }
 
-function Slowest({ tasks }) {
+function Slowest({ tasks, range }) {
   const rows = tasks.items.filter((row) => row.p95 !== null).sort((a, b) => b.p95 - a.p95);
   const columns = [number("p50", (row) => formatDuration(row.p50)), number("p95", (row) => formatDuration(row.p95), "side"),
     number("Attempts", (row) => row.attempts.toLocaleString("en"))];
-  return html`<${Ranking} title="Slowest tasks" tasks=${tasks} rows=${rows} columns=${columns} none="No attempt ended in this time." />`;
+  return html`<${Ranking} title="Slowest tasks" tasks=${tasks} range=${range} rows=${rows} columns=${columns} none="No attempt ended in this period." />`;
 }
 
-function Failing({ tasks }) {
+function Failing({ tasks, range }) {
   const rows = tasks.items.filter((row) => row.failures > 0).sort((a, b) => b.failures - a.failures);
   const columns = [number("Failed attempts", (row) => row.failures.toLocaleString("en"), "line"),
-    number("Rate", (row) => html`<span title=${`${row.failures} of ${row.attempts} attempts`}>${Math.round((row.failures / row.attempts) * 100)} %</span>`, "side")];
-  return html`<${Ranking} title="Most failing tasks" tasks=${tasks} rows=${rows} columns=${columns} none="No attempt failed in this time." />`;
+    number("Rate", (row) => html`<span title=${`${row.failures} of ${row.attempts} attempts`}>${Math.round((row.failures / row.attempts) * 100)}%</span>`, "side")];
+  return html`<${Ranking} title="Tasks with most failures" tasks=${tasks} range=${range} rows=${rows} columns=${columns} none="No failed attempts in this period." />`;
 }
 
 function Waiting({ lanes }) {

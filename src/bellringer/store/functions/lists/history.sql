@@ -106,6 +106,38 @@ begin
         and attempt.scheduled_for < span.start + interval '1 day' limit p_most) attempt) deaths;
 end $$;
 
+-- What became of the scheduled occurrences of jobs in spans of time: how many got a run, counted up to p_most_runs, and
+-- how many of their runs are dead, counted up to p_most_failed. Returns one row for each span of a job of the tenant,
+-- numbered from 1. Replays and backfills are not counted. The tenant is checked once, at the job, so that only indexes
+-- of runs and attempts are read.
+create or replace function span_outcomes(p_tenant integer, p_jobs uuid[], p_starts timestamptz[], p_ends timestamptz[],
+                                         p_most_runs integer, p_most_failed integer)
+returns table (number bigint, runs bigint, failed bigint)
+language plpgsql stable security definer set search_path = bellringer, pg_temp
+PLAN_BY_INDEX as $$
+#variable_conflict use_column
+begin
+  perform assert_tenant(p_tenant);
+  return query
+  select span.number, created.runs, deaths.failed
+  from unnest(p_jobs, p_starts, p_ends) with ordinality span (job_id, from_at, to_at, number)
+  cross join lateral (
+    select from jobs job where job.job_id = span.job_id and job.tenant_id + 0 = p_tenant offset 0) job
+  cross join lateral (
+    select count(*) as runs
+    from (
+      select 1 from runs run
+      where run.job_id = span.job_id and run.scheduled_for >= span.from_at and run.scheduled_for < span.to_at
+        and run.slot = 0 limit p_most_runs) run) created
+  cross join lateral (
+    select count(*) as failed
+    from (
+      select 1 from attempts attempt
+      where attempt.job_id = span.job_id and attempt.ends_as = 'dead' and attempt.slot = 0
+        and attempt.scheduled_for >= span.from_at and attempt.scheduled_for < span.to_at limit p_most_failed) attempt)
+    deaths;
+end $$;
+
 -- Statistics of a job's attempts in each span [p_starts[n], p_ends[n]), from the newest p_most attempts of the span:
 -- how many there are, retries, failures, and percentiles in seconds of the duration (50, 95, 99) and of the lateness
 -- (50, 99). Only first attempts of occurrences (slot 0) have a lateness: a backfill or replay is about the past. The
