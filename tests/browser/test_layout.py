@@ -173,7 +173,7 @@ def test_nothing_moves_for_those_who_asked_for_less_motion(eye: Eye, made: Mappi
     page.emulate_media(reduced_motion="reduce")
     page.route("**/api/v1/jobs?*", lambda route: None)  # the list never arrives, so its placeholder stays
     page.goto(f"{eye.home}jobs")
-    bone = page.locator(".skeleton .bone").first
+    bone = page.locator(".skeleton.table .bone").first
     expect(bone).to_be_visible()
     assert bone.evaluate("(one) => getComputedStyle(one).animationName") == "none"
     assert page.evaluate("document.getAnimations().length") == 0

@@ -75,7 +75,8 @@ function Popup({ id, label, items, button, start, close }) {
     const text = (Date.now() - typed.current.at < 700 ? typed.current.text : "") + letter.toLowerCase();
     typed.current = { text, at: Date.now() };
     const found = all();
-    [...found.slice(at + (text.length === 1 ? 1 : 0)), ...found].find((one) => one.textContent.trim().toLowerCase().startsWith(text))?.focus();
+    const isOneLetter = text === letter.toLowerCase().repeat(text.length); // repeated, it goes to the next item with that letter
+    [...found.slice(at + (isOneLetter ? 1 : 0)), ...found].find((one) => one.textContent.trim().toLowerCase().startsWith(isOneLetter ? letter.toLowerCase() : text))?.focus();
   }
   function choose(item) {
     leave();
