@@ -149,7 +149,7 @@ const COLUMNS = (runs, asked, owners) => [
     <${Tags} of=${job.tags} name=${job.name} /></span>` },
   { name: "Task", class: "task-cell later", phone: "hide", cell: (job) => html`<code class="clip" title=${job.task}>${job.task}</code>` },
   { name: "Schedule", class: "schedule-cell", phone: "line", cell: (job) => html`<span class="clip" title=${scheduleTitle(job)}>${scheduleText(job)}</span>` },
-  { name: "Last runs", class: "strip-cell", phone: "hide", title: `the last ${STRIP_LENGTH} runs, the newest on the right`, cell: (job) => html`<${Strip} runs=${runs[job.job_id]} job=${zoneOf(job)} />` },
+  { name: "History", class: "strip-cell", phone: "hide", title: `the last ${STRIP_LENGTH} runs, the newest on the right`, cell: (job) => html`<${Strip} runs=${runs[job.job_id]} job=${zoneOf(job)} />` },
   { name: "Last run", class: "last-cell latest", phone: "line", short: "· ran", cell: (job) => html`<${LastRun} runs=${runs[job.job_id]} job=${job} />` },
   { name: "Next", class: "time-cell", phone: "line", short: "·", cell: (job) => (job.paused || !job.enabled ? html`<span class="mute none">–</span>` : html`<${Time} at=${job.next_at}
     job=${zoneOf(job)} />`) },

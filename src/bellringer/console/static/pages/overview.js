@@ -61,7 +61,7 @@ function OverviewContent({ data, range }) {
     <${Card} title="Timeline" wide=${true} aside=${html`<span class="mute">last hour and next hour</span>`}>
       ${data.timeline.lanes.length ? html`<${Timeline} of=${data.timeline} now=${data.now} />`
         : html`<p class="mute">No job ran in the last hour, and none will run in the next.</p>`}<//>
-    <div class="cards"><${Pools} pools=${data.pools} /><${Failing} tasks=${data.tasks} range=${range} /><${Slowest} tasks=${data.tasks} range=${range} /></div>`;
+    <div class="cards tops"><${Pools} pools=${data.pools} /><${Failing} tasks=${data.tasks} range=${range} /><${Slowest} tasks=${data.tasks} range=${range} /></div>`;
 }
 
 /** Makes the shown time absolute: the charts of the link are zoomed to it. */
@@ -221,7 +221,7 @@ const task = { name: "Task", phone: "title", cell: (row) => html`<${Link} to="ru
 const number = (name, cell, phone = "line") => ({ name, class: "number", cell, phone, short: phone === "line" ? name.toLowerCase() : undefined });
 
 function Ranking({ title, tasks, range, rows, columns, none }) {
-  const aside = html`<span class="mute">${formatCount(tasks.looked_at)} attempts in ${RANGES[range]}</span>`;
+  const aside = html`<span class="mute" title=${`of ${formatCount(tasks.looked_at)} attempts`}>last ${RANGES[range].replace(/^1 /, "")}</span>`;
   return html`<${Card} title=${title} aside=${aside}>
     ${rows.length ? html`<${Table} caption=${title} columns=${[task, ...columns]} rows=${rows.slice(0, TASKS)} id=${(row) => row.task} />`
     : html`<p class="mute">${none}</p>`}<//>`;
@@ -238,7 +238,7 @@ function Failing({ tasks, range }) {
   const rows = tasks.items.filter((row) => row.failures > 0).sort((a, b) => b.failures - a.failures);
   const columns = [number("Failed attempts", (row) => row.failures.toLocaleString("en"), "line"),
     number("Rate", (row) => html`<span title=${`${row.failures} of ${row.attempts} attempts`}>${Math.round((row.failures / row.attempts) * 100)}%</span>`, "side")];
-  return html`<${Ranking} title="Tasks with most failures" tasks=${tasks} range=${range} rows=${rows} columns=${columns} none="No failed attempts in this period." />`;
+  return html`<${Ranking} title="Failing tasks" tasks=${tasks} range=${range} rows=${rows} columns=${columns} none="No failed attempts in this period." />`;
 }
 
 function Waiting({ lanes }) {
