@@ -46,23 +46,23 @@ VERDICTS: Final[Mapping[str, tuple[str, str]]] = {
     "healthy": ("good", r"All is well: 1 job, and nothing is late or failing\."),
     "failing-job": (
         "bad",
-        r"nightly is failing: RuntimeError: the truck does not start; 1 more problem needs attention\.",
+        r"Job “nightly” is failing: RuntimeError: the truck does not start; 1 more problem needs attention\.",
     ),
     "unknown-task": (
         "bad",
-        r"No live worker of the pool short knows the task shop\.pcak: 1 run waits\. Did you mean shop\.pack\?",
+        r"No live worker in pool “short” knows the task “shop\.pcak”: 1 run is waiting\. Did you mean “shop\.pack”\?",
     ),
-    "no-workers": ("bad", r"No worker for tasks is connected: 1 run waits in the pool short\."),
-    "slow-database": ("warn", r"The database is slow: a round trip from the server takes [\d,]+ ms\."),
+    "no-workers": ("bad", r"No task worker is connected: 1 run is waiting in pool “short”\."),
+    "slow-database": ("warn", r"The database is slow: [\d,]+ ms per round trip; up to 100 ms is normal\."),
     "orphan": (
         "warn",
-        r"sync still fires, but the code of the app billing no longer declares it\.",
+        r"Job “sync” still fires, but the code of the app “billing” no longer declares it\.",
     ),
-    "paused-tenant": ("bad", r"The tenant wonka is suspended: none of its jobs run\."),
+    "paused-tenant": ("bad", r"The tenant “wonka” is suspended: none of its jobs run\."),
     # Last, because it occupies the pool that the others use.
     "lagging-pool": (
         "warn",
-        r"The pool short is behind: 3 runs wait, the first for [^.;]+(\.|; 1 more problem needs attention\.)",
+        r"Pool “short” is behind: 3 runs are waiting, the first for [^.;]+(\.|; 1 more problem needs attention\.)",
     ),
 }
 

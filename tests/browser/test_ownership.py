@@ -42,5 +42,5 @@ def test_an_orphan_has_a_badge_and_drift_is_listed(look: Open, shop: Shop) -> No
 
     page.goto(shop.console)
     expect(page.locator(".attention")).to_contain_text(
-        "sync still fires, but the code of the app billing no longer declares it"
+        "Job “sync” still fires, but the code of the app “billing” no longer declares it"
     )

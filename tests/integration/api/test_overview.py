@@ -128,33 +128,41 @@ def pool(**changes: Any) -> HealthFacts:
         (schedulers(firing=4.0), "good", "All is well: 12 jobs, and nothing is late or failing."),
         (schedulers(waits_for="kafka"), "warn", "A scheduler waits for kafka."),
         (pool(), "good", "All is well: 12 jobs, and nothing is late or failing."),
-        (served(pool(workers=0, slots=0)), "bad", "3 runs wait in the pool short, and no worker serves it."),
-        (pool(workers=0, slots=0), "bad", "No worker for tasks is connected: 3 runs wait in the pool short."),
+        (served(pool(workers=0, slots=0)), "bad", "3 runs are waiting in pool “short”, and no worker serves it."),
+        (pool(workers=0, slots=0), "bad", "No task worker is connected: 3 runs are waiting in pool “short”."),
         (
             replace(WELL, pools=[replace(WELL.pools[0], pool=name, ready=1, workers=0) for name in ("a", "b")]),
             "bad",
-            "No worker for tasks is connected: 2 runs wait in 2 pools.",
+            "No task worker is connected: 2 runs are waiting in 2 pools.",
         ),
         (pool(workers=0, ready=0), "good", "All is well: 12 jobs, and nothing is late or failing."),
         (
             replace(pool(workers=0, ready=0), needs_workers=True),
             "bad",
-            "No worker for tasks is connected: only HTTP jobs can run.",
+            "No task worker is connected: only HTTP jobs can run.",
         ),
         (
             replace(WELL, pools=[*WELL.pools, *(replace(WELL.pools[0], pool=n, ready=1, workers=0) for n in "ab")]),
             "bad",
             "Runs wait in 2 pools that no worker serves.",
         ),
-        (pool(paused=True), "warn", "3 runs wait in the pool short, which is paused."),
+        (pool(paused=True), "warn", "3 runs are waiting in pool “short”, which is paused."),
         (
             pool(since=NOW - timedelta(minutes=5)),
             "warn",
-            "The pool short is behind: 3 runs wait, the first for 5m.",
+            "Pool “short” is behind: 3 runs are waiting, the first for 5m.",
         ),
         (replace(WELL, round_trip=0.1), "good", "All is well: 12 jobs, and nothing is late or failing."),
-        (replace(WELL, round_trip=0.25), "warn", "The database is slow: a round trip from the server takes 250 ms."),
-        (replace(WELL, round_trip=1.5), "bad", "The database is slow: a round trip from the server takes 1,500 ms."),
+        (
+            replace(WELL, round_trip=0.25),
+            "warn",
+            "The database is slow: 250 ms per round trip; up to 100 ms is normal.",
+        ),
+        (
+            replace(WELL, round_trip=1.5),
+            "bad",
+            "The database is slow: 1,500 ms per round trip; up to 100 ms is normal.",
+        ),
         (
             replace(WELL, stalled_loops=["scheduler fire"]),
             "bad",
@@ -164,7 +172,7 @@ def pool(**changes: Any) -> HealthFacts:
         (
             replace(WELL, suspension=TenantSuspension(tenant="acme", since=NOW)),
             "bad",
-            "The tenant acme is suspended: none of its jobs run.",
+            "The tenant “acme” is suspended: none of its jobs run.",
         ),
         (replace(WELL, stranded=1), "bad", "1 run is claimed, but no live worker executes it."),
         (replace(WELL, stranded=4, silent_claims=9), "bad", "4 runs are claimed, but no live worker executes them."),
@@ -173,19 +181,23 @@ def pool(**changes: Any) -> HealthFacts:
             "warn",
             "2 runs are held by workers that have sent no heartbeat for 10 seconds.",
         ),
-        (paused_tasks("shop.mail"), "warn", "The task shop.mail is paused (the mail server is down): its runs wait."),
+        (paused_tasks("shop.mail"), "warn", "Task “shop.mail” is paused (the mail server is down): its runs wait."),
         (paused_tasks("a", "b"), "warn", "2 tasks are paused."),
-        (replace(sums(failing=1), troubles=[TROUBLE]), "bad", "my job is failing."),
+        (replace(sums(failing=1), troubles=[TROUBLE]), "bad", "Job “my job” is failing."),
         (
             replace(sums(failing=1), troubles=[replace(TROUBLE, error=f"CardExpired: no\nmore {'x' * 200}")]),
             "bad",
-            "my job is failing: CardExpired: no",
+            "Job “my job” is failing: CardExpired: no",
         ),
-        (replace(sums(failing=1), troubles=[TROUBLE], pauses=[PAUSE]), "bad", "my job was paused: 3 runs failed."),
+        (
+            replace(sums(failing=1), troubles=[TROUBLE], pauses=[PAUSE]),
+            "bad",
+            "Job “my job” was paused: 3 runs failed.",
+        ),
         (
             replace(sums(failing=2), troubles=[TROUBLE], pauses=[PAUSE]),
             "bad",
-            "my job was paused: 3 runs failed; 1 more problem needs attention.",
+            "Job “my job” was paused: 3 runs failed; 1 more problem needs attention.",
         ),
     ],
 )
@@ -215,7 +227,9 @@ def test_the_verdict_has_every_problem_with_its_number_and_where_to_look() -> No
         ("dead_letters", "warn", MAX_COUNTED, "dead-letters"),
     ]
     assert [one.count.relation for one in verdict(facts).problems][-2:] == ["eq", "gte"]
-    assert verdict(facts).text == "The tenant acme is suspended: none of its jobs run; 7 more problems need attention."
+    assert (
+        verdict(facts).text == "The tenant “acme” is suspended: none of its jobs run; 7 more problems need attention."
+    )
 
 
 @pytest.mark.parametrize("link", sorted(set(_LINKS.values())))

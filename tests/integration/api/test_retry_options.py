@@ -91,7 +91,7 @@ async def test_a_job_that_was_paused_by_failures_needs_attention(
     assert (job["paused"]["by"], job["paused"]["reason"]) == ("system", "the last run died")
     items = (await api.get(f"{API}/overview")).json()["attention"]
     [item] = [item for item in items if item["job"] == "nightly"]
-    assert (item["kind"], item["text"]) == ("paused_failing", "nightly was paused: the last run died.")
+    assert (item["kind"], item["text"]) == ("paused_failing", "Job “nightly” was paused: the last run died.")
     assert item["fix"] == "bellringer jobs resume nightly"
     [event] = (await api.get(f"{API}/events", params={"kind": "paused"})).json()["items"]
     assert event["data"] == {"reason": "the last run died", "failures": 1, "by": "system"}

@@ -136,7 +136,7 @@ async def test_the_overview_shows_what_waits_for_an_unknown_task(
     await queue.park_unknown_tasks(store, 1000)
     await report_stuck_jobs(store, await store.now())
     found = (await api.get(f"{API}/overview")).json()
-    text = "No live worker of the pool short knows the task shop.sned: 1 run waits. Did you mean shop.send?"
+    text = "No live worker in pool “short” knows the task “shop.sned”: 1 run is waiting. Did you mean “shop.send”?"
     assert (found["verdict"]["tone"], found["verdict"]["text"]) == ("bad", text)
     [problem] = found["verdict"]["problems"]
     assert (problem["kind"], problem["count"]["value"], problem["link"]) == (

@@ -356,7 +356,7 @@ def _suspension(facts: HealthFacts) -> Iterator[Attention]:
         yield Attention(
             kind="tenant_suspended",
             tone=BAD,
-            text=f"The tenant {name} is suspended: none of its jobs run.",
+            text=f"The tenant “{name}” is suspended: none of its jobs run.",
             since=facts.suspension.since,
             fix=f"bellringer tenants unsuspend {shlex.quote(name)}",
         )
@@ -368,8 +368,8 @@ def _server(facts: HealthFacts) -> Iterator[Attention]:
         yield _hindrance("loop_stalled", BAD, f"The background loop “{loop}” of the server has stalled.", fix="")
     if facts.round_trip > SLOW_ROUND_TRIP_SECONDS:
         tone = BAD if facts.round_trip > BAD_ROUND_TRIP_SECONDS else WARN
-        took = f"{round(facts.round_trip * 1000):,} ms"
-        text = f"The database is slow: a round trip from the server takes {took}."
+        took, normal = (f"{round(seconds * 1000):,} ms" for seconds in (facts.round_trip, SLOW_ROUND_TRIP_SECONDS))
+        text = f"The database is slow: {took} per round trip; up to {normal} is normal."
         yield _hindrance("database_slow", tone, text, fix="bellringer doctor")
 
 
@@ -383,14 +383,14 @@ def _workers(facts: HealthFacts) -> Iterator[Attention]:
     if not _no_workers(facts) or not (waiting or facts.needs_workers):
         return
     if not waiting:
-        text, fix = "No worker for tasks is connected: only HTTP jobs can run.", "bellringer worker APP"
+        text, fix = "No task worker is connected: only HTTP jobs can run.", "bellringer worker APP"
     elif len(waiting) == 1:
-        text = f"No worker for tasks is connected: {_waiting_runs(waiting[0].ready)} in the pool {waiting[0].pool}."
+        text = f"No task worker is connected: {_waiting_runs(waiting[0].ready)} in pool “{waiting[0].pool}”."
         fix = f"bellringer worker APP --pool {shlex.quote(waiting[0].pool)}=10"
     else:
         ready = sum(pool.ready for pool in waiting)
         text, fix = (
-            f"No worker for tasks is connected: {_waiting_runs(ready)} in {len(waiting)} pools.",
+            f"No task worker is connected: {_waiting_runs(ready)} in {len(waiting)} pools.",
             "bellringer worker APP",
         )
     since = min((pool.since for pool in waiting if pool.since), default=None)
@@ -398,7 +398,7 @@ def _workers(facts: HealthFacts) -> Iterator[Attention]:
 
 
 def _waiting_runs(number: int) -> str:
-    return f"{_number(number)} {'run waits' if number == 1 else 'runs wait'}"
+    return f"{_number(number)} {'run is' if number == 1 else 'runs are'} waiting"
 
 
 def _held(facts: HealthFacts) -> Iterator[Attention]:
@@ -419,7 +419,7 @@ def _task_pauses(facts: HealthFacts) -> Iterator[Attention]:
         yield Attention(
             kind="task_paused",
             tone=WARN,
-            text=f"The task {pause.name} is paused{why}: its runs wait.",
+            text=f"Task “{pause.name}” is paused{why}: its runs wait.",
             since=pause.paused_at,
             fix=f"bellringer tasks resume {shlex.quote(pause.name)}",
         )
@@ -444,7 +444,7 @@ def _pools(facts: HealthFacts) -> Iterator[Attention]:
     for pool in facts.pools:
         if not pool.ready:
             continue
-        runs = f"{_waiting_runs(pool.ready)} in the pool {pool.pool}"
+        runs = f"{_waiting_runs(pool.ready)} in pool “{pool.pool}”"
         name = shlex.quote(pool.pool)
         waited = (facts.sums.now - pool.since).total_seconds() if pool.since else 0
         if pool.paused:
@@ -457,7 +457,7 @@ def _pools(facts: HealthFacts) -> Iterator[Attention]:
             yield _hindrance("no_worker", BAD, f"{runs}, and no worker serves it.", fix, pool)
         elif waited > LONG_WAIT_SECONDS:
             fix = f"bellringer pools show {name}"
-            text = f"The pool {pool.pool} is behind: {_waiting_runs(pool.ready)}, the first for {_seconds(waited)}."
+            text = f"Pool “{pool.pool}” is behind: {_waiting_runs(pool.ready)}, the first for {_seconds(waited)}."
             yield _hindrance("pool_waits", WARN, text, fix, pool)
 
 
@@ -466,8 +466,8 @@ def _unknown(facts: HealthFacts) -> Iterator[Attention]:
     for found in facts.unknown:
         runs = _waiting_runs(found.runs)
         near = get_close_matches(found.task, facts.tasks, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        text = f"No live worker of the pool {found.pool} knows the task {found.task}: {runs}.{hint}"
+        hint = f" Did you mean “{near[0]}”?" if near else ""
+        text = f"No live worker in pool “{found.pool}” knows the task “{found.task}”: {runs}.{hint}"
         yield Attention(
             kind="unknown_task",
             tone=BAD,
@@ -487,7 +487,7 @@ def _pauses(facts: HealthFacts) -> Iterator[Attention]:
         yield Attention(
             kind="paused_failing",
             tone=BAD,
-            text=f"{pause.job} was paused: {pause.reason}.",
+            text=f"Job “{pause.job}” was paused: {pause.reason}.",
             job_id=str(pause.job_id),
             job=pause.job,
             since=pause.since,
@@ -501,7 +501,7 @@ def _orphans(facts: HealthFacts) -> Iterator[Attention]:
         return
     first = facts.orphans[0]
     if len(facts.orphans) == 1:
-        text = f"{first.job} still fires, but the code of the app {first.app} no longer declares it."
+        text = f"Job “{first.job}” still fires, but the code of the app “{first.app}” no longer declares it."
         yield Attention(
             kind="orphaned",
             tone=WARN,
@@ -542,7 +542,7 @@ def _troubles(facts: HealthFacts, most: int) -> Iterator[Attention]:
         yield Attention(
             kind=kind,
             tone=tone,
-            text=f"{trouble.job} {words[trouble.kind]}.",
+            text=f"Job “{trouble.job}” {words[trouble.kind]}.",
             job_id=str(trouble.job_id),
             job=trouble.job,
             since=trouble.since,

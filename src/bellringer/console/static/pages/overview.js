@@ -126,15 +126,18 @@ function KeyFigures({ data }) {
   </ul>`;
 }
 
-const ITEM_PAGES = { no_scheduler: "cluster", shards_free: "cluster", waits_for: "cluster", firing_late: "cluster", dead_letters: "dead-letters" };
+const ITEM_NAMES = { pool_waits: "pool behind" };
+const ITEM_PAGES = { database_slow: "cluster", loop_stalled: "cluster", no_workers: "workers", tenant_suspended: "tenants", stranded: "runs", workers_silent: "workers", task_paused: "workers",
+  no_scheduler: "cluster", shards_free: "cluster", waits_for: "cluster", firing_late: "cluster", dead_letters: "dead-letters" };
 
 function Item({ item }) {
   const where = item.job_id ? [`jobs/${part(item.job_id)}`] : item.run_id ? [`runs/${part(item.run_id)}`] : item.pool ? ["workers", { pool: item.pool }] : item.kind === "orphaned" ? ["jobs", { orphaned: "true" }] : ITEM_PAGES[item.kind] ? [ITEM_PAGES[item.kind]] : null;
   const icon = item.tone === "bad" ? "cross" : "warning";
-  const text = item.since ? item.text.replace(/\.$/, "") : item.text;
+  const lasting = item.since && item.kind !== "pool_waits"; // its text says for how long
+  const text = lasting ? item.text.replace(/\.$/, "") : item.text;
   const explain = item.job_id && (() => whyJob({ job_id: item.job_id, name: item.job }));
-  return html`<li><span class="state tone-${item.tone}"><${Icon} name=${icon} /> ${item.kind.replaceAll("_", " ")}</span>
-    <span class="what">${where ? html`<${Link} to=${where[0]} terms=${where[1]}>${text}<//>` : text}${item.since
+  return html`<li><span class="state tone-${item.tone}"><${Icon} name=${icon} /> ${ITEM_NAMES[item.kind] ?? item.kind.replaceAll("_", " ")}</span>
+    <span class="what">${where ? html`<${Link} to=${where[0]} terms=${where[1]}>${text}<//>` : text}${lasting
       && html` <span class="mute">· <${Lasting} since=${item.since} /></span>`}${item.error && html`<span class="error" title=${item.error}>${item.error}</span>`}</span>
     <span class="do">${explain && html`<button type="button" aria-label=${`Explain: ${item.job}`} onClick=${explain}>Explain</button>`}
       ${item.fix && html`<${Menu} label=${`More: ${item.text}`} items=${[{ text: `Copy ${item.fix}`, icon: "copy", act: () => copy(item.fix).then(() => notify("Copied the command")) }]} />`}</span></li>`;
