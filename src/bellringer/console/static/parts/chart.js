@@ -108,7 +108,7 @@ export function Chart({ times, series, bands = [], height = 120, label, scale = 
       padding: [8, 14, 0, 0],
       cursor: { drag: { x: true, y: false, setScale: false }, points: { size: 6 }, sync: { key: "time" }, y: false, bind: { dblclick: () => () => resetZoom() } },
       legend: { show: false },
-      scales: { x: { time: true }, y: { range: (_plot, _min, max) => [0, max > 0 ? max * 1.12 : 1] } },
+      scales: { x: { time: true }, y: { range: (_plot, _min, max) => [0, Math.max(max * 1.12, scale.least ?? 0) || 1] } },
       axes: [
         { ...axis, grid: { show: false }, size: 22, gap: 4, space: 56, values: (_plot, ticks) => ticks.map(isLong() ? day : clock) },
         { ...axis, size: (_plot, values) => axisWidth(values), gap: 4, space: 22, incrs: scale.increments,

@@ -29,7 +29,8 @@ function secondsLabels(ticks, increment) {
 const secondsIncrements = [...decimalIncrements(-6, 0), ...LONG_INCREMENTS];
 
 export const COUNT = { value: count, increments: decimalIncrements(0, 12), labels: (ticks) => ticks.map(count) };
-export const AVERAGE = { value: formatAverage, increments: decimalIncrements(-4, 12),
+// least: the smallest top of the axis, so that tiny values do not look like peaks.
+export const AVERAGE = { value: formatAverage, least: 1, increments: decimalIncrements(-4, 12),
   labels: (ticks, increment) => ticks.map((tick) => (tick === 0 ? "0" : tick.toLocaleString("en", { minimumFractionDigits: decimalsOf(increment), maximumFractionDigits: decimalsOf(increment) }))) };
 export const SECONDS = { value: formatDuration, increments: secondsIncrements, labels: secondsLabels };
 export const MILLISECONDS = { value: (value) => formatDuration(value / 1000), increments: secondsIncrements.map((one) => Number((one * 1000).toPrecision(6))),
