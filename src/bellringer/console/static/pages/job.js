@@ -17,14 +17,17 @@ import { whyJob } from "../parts/why.js";
 import { GraphTab } from "./job_graph.js";
 import { Configuration } from "./job_configuration.js";
 import { Metrics } from "./job_metrics.js";
-import { Events, Ledger, Revisions, Runs, Times } from "./job_tabs.js";
+import { Events } from "./job_events.js";
+import { Ledger } from "./job_ledger.js";
+import { Runs } from "./job_runs.js";
+import { Revisions, Times } from "./job_tabs.js";
 
 const TABS = {
   runs: "Runs", ledger: "Ledger", schedule: "Schedule", configuration: "Configuration",
   metrics: "Metrics", revisions: "Revisions", events: "Events",
 };
 const WITH_GRAPH = { runs: TABS.runs, graph: "Graph", ...TABS };
-const TAB_PARAMETERS = Object.fromEntries(["cursor", "a", "b", "year", "version", "against", "node", "range", "zoom", "table", "as", "defaults"].map((name) => [name, ""])); // query parameters that belong to one tab
+const TAB_PARAMETERS = Object.fromEntries(["cursor", "a", "b", "year", "version", "against", "node", "range", "zoom", "table", "as", "defaults", "state", "cause", "outcome", "kind"].map((name) => [name, ""])); // query parameters that belong to one tab
 const TAB_COMPONENTS = { runs: Runs, graph: GraphTab, ledger: Ledger, schedule: Times, configuration: Configuration, metrics: Metrics, revisions: Revisions, events: Events };
 
 export default function Job({ parts }) {
@@ -52,7 +55,7 @@ function Page({ job, etag, reload }) {
     ${job.paused && html`<p class="tone-warn"><${Icon} name="pause" /> ${stateTitle(job)}</p>`}
     ${job.orphaned_at && html`<p class="tone-warn"><${Icon} name="warning" /> ${orphanTitle(job)}</p>`}
     ${job.drift && html`<${Drift} drift=${job.drift} app=${job.app} />`}
-    <div class="strip-line"><${Strip} runs=${runs} job=${zoneOf(job)} /> ${strip.data?.items?.[0] && html`<span class="mute">last success: <${Time}
+    <div class="strip-line"><${Strip} runs=${runs} job=${zoneOf(job)} /> ${runs.length > 0 && html`<span class="mute">${stripText(runs)} · last success <${Time}
       at=${strip.data.items[0].last_success} job=${zoneOf(job)} /></span>`}</div>
     <${Buttons} job=${job} share=${chosen !== "metrics" && {}} />
     <${Tabs} tabs=${tabs} chosen=${chosen} choose=${(tab) => setQuery({ tab: tab === "runs" ? "" : tab, ...TAB_PARAMETERS })} />
@@ -62,17 +65,24 @@ function Page({ job, etag, reload }) {
 const orphanTitle = (job) =>
   `The code of the app ${job.app} no longer declares this job${job.app_version ? `; version ${job.app_version} was the last that did` : ""}.`;
 
+/** What the bars show: how many runs, and how many of them failed. */
+function stripText(runs) {
+  const failed = runs.filter((run) => run.state === "dead").length;
+  return `${runs.length === 1 ? "last run" : `last ${runs.length} runs`}, ${failed ? `${failed} failed` : "none failed"}`;
+}
+
 /** The fields that operators changed, and that the next start of the app overrides. */
 function Drift({ drift, app }) {
-  return html`<details class="drift" open><summary class="tone-warn"><${Icon} name="warning" /> Differs from the code of the app ${app}${drift.by &&
-    html`, changed by ${drift.by} <${Time} at=${drift.at} />`}. The next start of the app overrides it, except Enabled.</summary>
-    <${Changes} of=${drift.fields.map(({ field, declared, current }) => ({ field, before: declared, after: current }))} caption="Drift" /></details>`;
+  const fields = drift.fields.map(({ field, declared, current }) => ({ field, before: declared, after: current }));
+  return html`<details class="drift"><summary><span class="tone-warn"><${Icon} name="warning" /> Differs from the code of the app ${app} in ${fields.length}
+    ${fields.length === 1 ? " field" : " fields"}${drift.by && html` (changed by ${drift.by} <${Time} at=${drift.at} />)`}.</span> The next start of the app will undo these changes, except Enabled.</summary>
+    <${Changes} of=${fields} caption="Drift" names=${["In code", "Now"]} /></details>`;
 }
 
 /** The next fire, counting down. */
 function NextFire({ job }) {
   if (!job.enabled || job.paused) return null;
-  if (!job.next_at) return html`<span class="mute">· no upcoming fires</span>`;
+  if (!job.next_at) return html`<span class="mute">· no upcoming runs</span>`;
   return html`<span class="coming">· next <strong><${Time} at=${job.next_at} job=${zoneOf(job)} />
     </strong> <span class="mute">(<${Time} at=${job.next_at} job=${zoneOf(job)} short=${false} />)</span></span>`;
 }

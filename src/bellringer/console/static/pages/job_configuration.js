@@ -4,13 +4,16 @@ import { Icon } from "../lib/icons.js";
 import { part } from "../lib/api.js";
 import { setQuery, query } from "../lib/router.js";
 import { Card, DescriptionList, Json, Link, Time } from "../parts/elements.js";
-import { expression } from "../parts/schedule.js";
+import { CopyButton } from "../parts/run_text.js";
+import { Segments, segment } from "../parts/segmented_control.js";
 
 const moment = (at) => at && html`<${Time} at=${at} short=${false} />`;
 const words = (text) => text.replaceAll("_", " ");
 const list = (values) => (values?.length ? values.join(", ") : null);
 const jobLink = (name) => html`<${Link} to=${`jobs/${part(name)}`}>${name}<//>`;
 const none = html`<span class="mute">none</span>`;
+
+const VIEWS = { settings: "Settings", json: "JSON" };
 
 // What a job has if nothing was said. A field without an entry here always differs: it belongs to this job.
 const USUAL = {
@@ -19,8 +22,10 @@ const USUAL = {
   starts_at: null, ends_at: null, after: null, after_completion: "keep", enabled: true, app: null,
 };
 const USUAL_RETRY = { attempts: 3, base: "5s", cap: "15m", delays: null, jitter: null, never_on: null, only_on: null, max_elapsed: null };
+// Settings that are shown also if they have their defaults: they decide when and where runs start.
+const ALWAYS_SHOWN = new Set(["Enabled", "Pool", "Priority", "Timeout", "Concurrent runs", "Attempts", "First retry delay", "Longest delay", "Overlap", "Misfire", "Late after", "App", "Tags"]);
 const RETRY_NAMES = {
-  attempts: "Attempts", base: "First delay", cap: "Longest delay", delays: "Fixed delays", jitter: "Jitter of delays", never_on: "Never on", only_on: "Only on",
+  attempts: "Attempts", base: "First retry delay", cap: "Longest delay", delays: "Fixed delays", jitter: "Jitter of delays", never_on: "Never on", only_on: "Only on",
   max_elapsed: "Give up after",
 };
 
@@ -31,7 +36,7 @@ function groupsOf(job) {
   const retry = { ...USUAL_RETRY, ...job.retry };
   return {
     Schedule: [
-      ["Runs", html`${job.description}${job.schedules.map((one) => html` <code class="mute">${expression(one)}</code>`)}`, true],
+      ["Runs", html`${job.description}${job.schedules.filter((one) => one.cron || one.rrule).map((one) => html`<br /><code class="mute unbroken">${one.cron ?? one.rrule}</code>`)}`, true],
       row("enabled", "Enabled", job.enabled ? "yes" : "no"),
       row("jitter", "Jitter", job.jitter && `up to ${job.jitter}; ${job.jitter_by} for this job`),
       row("starts_at", "Starts", moment(job.starts_at)), row("ends_at", "Ends", moment(job.ends_at)),
@@ -41,10 +46,10 @@ function groupsOf(job) {
       ["Done", moment(job.done_at) ?? none, Boolean(job.done_at)],
     ],
     Execution: [
-      ["Task", html`<code>${job.task}</code>`, true],
+      ["Task", html`<${Link} to="runs" terms=${{ task: job.task }} title="Runs of this task"><code>${job.task}</code><//>`, true],
       row("routed", "Pool", `${job.pool}${job.routed ? ", chosen by the duration of its runs" : ""}`),
       row("priority", "Priority"), row("timeout", "Timeout"), row("heartbeat", "Heartbeat"), row("expected_duration", "Expected duration"),
-      row("delivery", "Delivery", words(job.delivery)), row("max_concurrency", "Concurrent runs", job.max_concurrency && `at most ${job.max_concurrency}`),
+      row("delivery", "Delivery", words(job.delivery)), row("max_concurrency", "Concurrent runs", job.max_concurrency ? `at most ${job.max_concurrency}` : "no limit"),
       row("concurrency_key", "Concurrency key", job.concurrency_key && html`<code>${job.concurrency_key}</code>, at most ${job.concurrency_limit} at once`),
       row("keep_result", "Result", job.keep_result ? "kept for the next run" : "not kept"), row("region", "Region"),
     ],
@@ -58,17 +63,18 @@ function groupsOf(job) {
       row("pause_after_failures", "Pause after", job.pause_after_failures && `${job.pause_after_failures} failures in a row`),
     ],
     Ownership: [
-      ["Owner", job.owner, true], ["Tags", list(job.tags) ?? none, job.tags.length > 0],
-      row("app", "App", job.app && [job.app, job.app_version].filter(Boolean).join(" ")),
+      ["Owner", job.owner === "code" && job.app ? `defined in code, by the app ${job.app}` : job.owner, true], ["Tags", job.tags.length ? job.tags.map((tag) => html`<${Link} class="tag" to="jobs" terms=${{ tag }} title=${`Jobs with the tag ${tag}`}>${tag}<//> `) : none, job.tags.length > 0],
+      row("app", "App", job.app && html`<${Link} to="jobs" terms=${{ app: job.app }}>${[job.app, job.app_version].filter(Boolean).join(" ")}<//>`),
     ],
     Record: [
-      ["Revision", job.revision, true], ["Created", moment(job.created_at), true], ["Changed", moment(job.updated_at), true], ["Id", html`<code>${job.job_id}</code>`, true],
+      ["Revision", job.revision, true], ["Created", moment(job.created_at), true], job.updated_at !== job.created_at && ["Changed", moment(job.updated_at), true],
+      ["ID", html`<code class="clip id" title=${job.job_id}>${job.job_id}</code> <${CopyButton} text=${job.job_id} what="the ID" />`, true],
     ],
   };
 }
 
 function Groups({ groups }) {
-  return html`<div class="cards groups">${groups.map(([title, rows]) => html`<${Card} key=${title} title=${title}><${DescriptionList} of=${rows} /><//>`)}</div>`;
+  return html`<div class="cards groups">${groups.map(([title, rows]) => html`<${Card} key=${title} title=${title}><${DescriptionList} of=${rows.map(([name, value, differs]) => [name, differs ? value : html`<span class="mute">${value}</span>`])} /><//>`)}</div>`;
 }
 
 function Payload({ job }) {
@@ -80,13 +86,13 @@ function Payload({ job }) {
 }
 
 export function Configuration({ job }) {
-  const raw = query.value.get("as") === "json";
-  const groups = Object.entries(groupsOf(job));
-  const pick = (wanted) => groups.map(([title, rows]) => [title, rows.filter(([, , differs]) => differs === wanted)]).filter(([, rows]) => rows.length > 0);
-  const usual = pick(false);
-  const count = usual.reduce((sum, [, rows]) => sum + rows.length, 0);
-  return html`<div class="tools"><label><input type="checkbox" checked=${raw} onChange=${() => setQuery({ as: raw ? "" : "json" })} /> As JSON</label></div>
-    ${raw ? html`<${Json} value=${job} label="The job as JSON" />` : html`<${Groups} groups=${pick(true)} /><${Payload} job=${job} />
-      <details open=${query.value.get("defaults") === "1"}><summary onClick=${(event) => { event.preventDefault(); setQuery({ defaults: query.peek().get("defaults") ? "" : "1" }); }}>${count} settings with their default values</summary>
-        <${Groups} groups=${usual} /></details>`}`;
+  const groups = Object.entries(groupsOf(job)).map(([title, rows]) => [title, rows.filter(Boolean)]);
+  const pick = (isWanted) => groups.map(([title, rows]) => [title, rows.filter(isWanted)]).filter(([, rows]) => rows.length > 0);
+  const isShown = ([name, , differs]) => differs || ALWAYS_SHOWN.has(name);
+  const atDefault = pick((row) => !isShown(row));
+  const count = atDefault.reduce((sum, [, rows]) => sum + rows.length, 0);
+  return html`<div class="tools"><span class="mute">Settings in grey have their default values.</span><span class="gap"></span><${Segments} name="as" label="View" of=${VIEWS} usual="settings" /></div>
+    ${segment("as", VIEWS, "settings") === "json" ? html`<${Json} value=${job} label="The job as JSON" />` : html`<${Groups} groups=${pick(isShown)} /><${Payload} job=${job} />
+      <details open=${query.value.get("defaults") === "1"}><summary onClick=${(event) => { event.preventDefault(); setQuery({ defaults: query.peek().get("defaults") ? "" : "1" }); }}>${count} more settings at their defaults</summary>
+        <${Groups} groups=${atDefault} /></details>`}`;
 }

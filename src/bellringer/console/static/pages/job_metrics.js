@@ -13,12 +13,12 @@ import { Segments, segment } from "../parts/segmented_control.js";
 
 const RANGES = { "1h": "1 hour", "24h": "1 day", "7d": "7 days", "30d": "30 days", "90d": "90 days" };
 const RANGE_SECONDS = { "1h": 3_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000, "90d": 7_776_000 };
-const USUAL_RANGE = "7d";
+const USUAL_RANGES = ["24h", "7d", "30d"]; // without a choice, the shortest of them that the latest attempts fill
 const UNDER_1_MS = 0.0001; // seconds
 const FAR = 3; // a limit that is this many times as high as all durations is not drawn: it would flatten them
 
 const count = (value) => Math.round(value).toLocaleString("en");
-const share = (value) => `${+(value * 100).toFixed(value > 0.999 && value < 1 ? 3 : 1)} %`;
+const share = (value) => `${+(value * 100).toFixed(value > 0.999 && value < 1 ? 3 : 1)}%`;
 const unbroken = (text) => text.replace(/(\d) (m?s)\b/g, "$1\u00a0$2"); // a unit stays with its number
 const duration = (text) => (text ? formatDuration(parseDuration(text) || UNDER_1_MS) : "–"); // the API rounds to milliseconds
 const sum = (buckets, field) => buckets.reduce((total, one) => total + one[field], 0);
@@ -30,13 +30,27 @@ function missedText({ missed, expected, more, uncounted }) {
   return `${missed.toLocaleString("en")} of ${more ? "at least " : ""}${expected.toLocaleString("en")} occurrences${gaps}`;
 }
 
+/** The range that fits the latest attempts. */
+function fittingRange({ since }) {
+  const age = since ? (Date.now() - new Date(since)) / 1000 : 0;
+  return USUAL_RANGES.find((range) => age <= RANGE_SECONDS[range]) ?? USUAL_RANGES.at(-1);
+}
+
+/** Reads the chosen range, or the one that fits; a longer one if the zoom begins before it. */
+async function readStats(path, chosen, stop) {
+  const data = await get(path, { range: chosen ?? USUAL_RANGES[0] }, stop);
+  const fitting = fittingRange(data);
+  const range = rangeOfZoom(chosen ?? fitting, RANGE_SECONDS);
+  return { ...(range === data.series.range ? data : await get(path, { range }, stop)), fitting };
+}
+
 export function Metrics({ job }) {
-  const range = rangeOfZoom(segment("range", RANGES, USUAL_RANGE), RANGE_SECONDS);
-  const found = useData((stop) => get(`${pathOf(job)}/stats`, { range }, stop), [job.job_id, range]);
+  const chosen = segment("range", RANGES, null);
+  const found = useData((stop) => readStats(`${pathOf(job)}/stats`, chosen, stop), [job.job_id, chosen, zoomRange()?.[0]]);
   return html`<${Loading} of=${found} shape="cards" rows=${4}>${(data) =>
     data.attempts === 0 && data.missed.missed === 0
       ? html`<${Empty} title="No attempts yet"><p>Metrics appear after the first run.</p><//>`
-      : html`<${Content} job=${job} data=${data} range=${range} />`}<//>`;
+      : html`<${Content} job=${job} data=${data} range=${data.series.range} />`}<//>`;
 }
 
 function Content({ job, data, range }) {
@@ -46,7 +60,7 @@ function Content({ job, data, range }) {
     const [from, to] = zoomRange() ?? [Date.parse(buckets[0].at) / 1000, Date.parse(buckets.at(-1).at) / 1000 + step];
     return { range, zoom: zoomText(from, to) };
   };
-  return html`<div class="tools"><${Segments} name="range" label="Range" of=${RANGES} usual=${USUAL_RANGE} clear=${["zoom"]} /><${ZoomReset} /><span class="gap"></span>
+  return html`<div class="tools"><${Segments} name="range" label="Range" of=${RANGES} usual=${data.fitting} clear=${["zoom"]} /><${ZoomReset} /><span class="gap"></span>
       <${CopyAs} share=${{ terms: shareTerms }} path=${`${pathOf(job)}/stats?range=${range}`} /></div>
     <${Figures} data=${data} range=${range} />
     <${Charts} buckets=${buckets} step=${step} baseline=${data.baseline} />
@@ -76,17 +90,17 @@ function Figures({ data, range }) {
   const spread = (title, read, none) => {
     const median = typical(buckets, read);
     const p99 = Math.max(...buckets.map((bucket) => read(bucket)?.p99).filter(known));
-    return one(title, formatDuration(median), median === null ? none : `typical; p99 up to ${formatDuration(p99)}`);
+    return one(title, formatDuration(median), median === null ? none : `median; p99 up to ${formatDuration(p99)}`);
   };
-  const usual = baseline.median ? one("Usual duration", duration(baseline.median), `learned; at most ${duration(baseline.longest)}${baseline.slow_after ? `, slow after ${duration(baseline.slow_after)}` : ""}`)
-    : one("Usual duration", "–", "learned after a few successful runs");
+  const usual = baseline.median ? one("Usual duration", duration(baseline.median), `median of past runs; up to ${duration(baseline.longest)} is normal${baseline.slow_after ? `, over ${duration(baseline.slow_after)} counts as slow` : ""}`)
+    : one("Usual duration", "–", "known after a few successful runs");
   return html`<dl class="measures" aria-label=${`The last ${RANGES[range].replace(/^1 /, "")}`}>
     ${one("Attempts", `${count(attempts)}${more}`, `${count(retries)} ${retries === 1 ? "retry" : "retries"}, in ${RANGES[range]}`)}
     ${one("Failed", attempts ? share(failed / attempts) : "–", `${count(failed)} of ${count(attempts)}${more} attempts`, failed ? "tone-bad" : "")}
     ${spread("Duration", (bucket) => bucket.duration, "no attempt has ended")}
     ${spread("Lateness", (bucket) => bucket.lateness, "no scheduled run has started")}
     ${usual}
-    ${one("Missed in 30 days", missed.rate === null ? "–" : `${+(missed.rate * 100).toFixed(4)} %`, missedText(missed), missed.missed ? "tone-bad" : "")}
+    ${one("Missed, last 30 days", missed.rate === null ? "–" : `${+(missed.rate * 100).toFixed(4)}%`, missedText(missed), missed.missed ? "tone-bad" : "")}
   </dl>
   ${baseline.outgrown && html`<p class="tone-warn"><${Icon} name="warning" /> Runs take longer than the ${baseline.interval} between two occurrences.</p>`}`;
 }
@@ -97,21 +111,21 @@ function Charts({ buckets, step, baseline }) {
   const [usual, slow] = [limit(baseline.median), limit(baseline.slow_after)];
   const per = `per ${formatDuration(step)}`;
   const charts = [
-    { title: "Duration", scale: SECONDS, none: "No attempt ended in this time.", label: "duration of attempts: median, 95th and 99th percentile, with the usual duration",
+    { title: "Duration", scale: SECONDS, none: "No attempts ended in this period.", label: "duration of attempts: median, 95th and 99th percentile, with the usual duration",
       bands: [[0, 1, "busy"], [1, 2, "busy"]], summary: summarize(buckets, (one) => one.duration?.p99, "p99 up to"),
-      draw: [["p99", "busy", (one) => one.duration?.p99, "edge"], ["p95", "busy", (one) => one.duration?.p95, "edge"], ["p50", "busy", (one) => one.duration?.p50],
+      draw: [["p99", "busy", (one) => one.duration?.p99, "dotted"], ["p95", "busy", (one) => one.duration?.p95, "edge"], ["p50", "busy", (one) => one.duration?.p50],
         ...(usual ? [["usual", "good", () => usual, "limit"]] : []), ...(slow ? [["slow after", "warn", () => slow, "limit"]] : [])] },
-    { title: "Lateness", scale: SECONDS, none: "No scheduled run started in this time.", label: "lateness of scheduled runs: median and 99th percentile", bands: [[0, 1, "warn"]],
+    { title: "Lateness", scale: SECONDS, none: "No scheduled runs started in this period.", label: "lateness of scheduled runs: median and 99th percentile", bands: [[0, 1, "warn"]],
       summary: summarize(buckets, (one) => one.lateness?.p99, "p99 up to"),
-      draw: [["p99", "warn", (one) => one.lateness?.p99, "edge"], ["p50", "warn", (one) => one.lateness?.p50]] },
-    { title: "Attempts per run", scale: AVERAGE, none: "No attempt in this time.", label: "attempts per run; more than 1 are retries",
+      draw: [["p99", "warn", (one) => one.lateness?.p99, "dotted"], ["p50", "warn", (one) => one.lateness?.p50]] },
+    { title: "Attempts", scale: COUNT, none: "No attempts in this period.", label: "failed attempts among all attempts",
+      summary: `${count(sum(buckets, "failed"))} of ${count(sum(buckets, "attempts"))} attempts failed`,
+      draw: [["attempts", "calm", (one) => one.attempts, "bars"], ["failed", "bad", (one) => one.failed, "bars"]] },
+    sum(buckets, "retries") > 0 && { title: "Attempts per run", scale: AVERAGE, label: "attempts per run; more than 1 are retries",
       summary: `${count(sum(buckets, "attempts"))} attempts, ${count(sum(buckets, "retries"))} retries`,
       draw: [["attempts per run", "calm", attemptsPerRun]] },
-    { title: "Failures", scale: COUNT, none: "No attempt failed in this time.", label: "failed attempts among all attempts",
-      summary: `${count(sum(buckets, "failed"))} of ${count(sum(buckets, "attempts"))} attempts failed`,
-      draw: sum(buckets, "failed") ? [["attempts", "mute", (one) => one.attempts, "bars"], ["failed", "bad", (one) => one.failed, "bars"]] : [] },
-  ];
-  return html`<div class="small-charts large">${charts.map((chart) => html`<${SmallChart} key=${chart.title} ...${chart} points=${buckets} height=${170}
+  ].filter(Boolean);
+  return html`<div class="small-charts large ${charts.length % 2 ? "odd" : ""}">${charts.map((chart) => html`<${SmallChart} key=${chart.title} ...${chart} points=${buckets} height=${170}
     label=${`${chart.label}, ${per}: ${chart.summary}`} />`)}</div>`;
 }
 

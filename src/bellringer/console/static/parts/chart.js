@@ -72,6 +72,7 @@ const KINDS = {
   line: (color) => ({ width: 1.75, points: sparse(color) }),
   area: (color) => ({ width: 1.75, fill: faded(color, 0.16), points: sparse(color) }),
   edge: (color) => ({ width: 1, stroke: faded(color, 0.55), points: sparse(color) }),
+  dotted: (color) => ({ width: 1.25, dash: [2, 3], points: sparse(color) }),
   limit: () => ({ width: 1.5, dash: [5, 4] }),
   bars: (color) => ({ width: 0, fill: faded(color, 0.75), paths: uPlot.paths.bars({ size: [0.8, 24], align: 0 }) }),
   dots: (color) => ({ width: 0, points: { show: true, size: 6, fill: color } }),
@@ -83,7 +84,7 @@ function seriesOptions({ name, tone, kind = "line" }) {
 }
 
 /**
- * times: seconds since 1970; series: [{name, tone, values, kind}], kind: line, area, edge, limit, bars or dots; bands: [[upper, lower, tone]],
+ * times: seconds since 1970; series: [{name, tone, values, kind}], kind: line, area, edge, dotted, limit, bars or dots; bands: [[upper, lower, tone]],
  * positions of series with a filled area between them; scale: how values are written, see `chart_scales.js`.
  */
 export function Chart({ times, series, bands = [], height = 120, label, scale = COUNT }) {

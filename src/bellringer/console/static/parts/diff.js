@@ -4,6 +4,7 @@ import { html } from "../lib/html.js";
 import { write } from "../lib/json.js";
 
 const SHORT = 60; // characters
+const BRIEF = 24; // characters of a value in a summary
 const MIN_COMMON = 4; // characters that two texts must share at their ends, so that only their middle is marked
 
 const isObject = (value) => value !== null && typeof value === "object" && Object.getPrototypeOf(value) === Object.prototype;
@@ -43,18 +44,24 @@ function Value({ text, cut: [start, end] }) {
   return html`<code>${text.slice(0, start)}${middle && html`<mark>${middle}</mark>`}${text.slice(text.length - end)}</code>`;
 }
 
-function Row({ change }) {
+/** Differences in one line: "priority 5 → 3, timeout none → 5m". Long values are left out. */
+export const summary = (changes) => changes.flatMap(expand).map(({ field, before, after }) => {
+  const values = [shown(before), shown(after)];
+  return field.replaceAll("_", " ") + (values.every((text) => text.length <= BRIEF && !text.includes("\n")) ? ` ${values.join(" → ")}` : "");
+}).join(", ");
+
+function Row({ change, names }) {
   const [before, after] = [shown(change.before), shown(change.after)];
   const cut = change.before === undefined || change.before === null || change.after === undefined || change.after === null ? [0, 0] : split(before, after);
   return html`<tr><th scope="row" data-label="Field">${change.field.replaceAll("_", " ")}</th>
-    <td class="before" data-label="Before"><span aria-hidden="true">−</span> <${Value} text=${before} cut=${cut} /></td>
-    <td class="after" data-label="After"><span aria-hidden="true">+</span> <${Value} text=${after} cut=${cut} /></td></tr>`;
+    <td class="before" data-label=${names[0]}><span aria-hidden="true">−</span> <${Value} text=${before} cut=${cut} /></td>
+    <td class="after" data-label=${names[1]}><span aria-hidden="true">+</span> <${Value} text=${after} cut=${cut} /></td></tr>`;
 }
 
-/** of: [{field, before, after}]. */
-export function Changes({ of, caption = "Differences" }) {
+/** of: [{field, before, after}]; names: what the two versions are called. */
+export function Changes({ of, caption = "Differences", names = ["Before", "After"] }) {
   if (!of.length) return html`<p class="mute">No differences.</p>`;
   return html`<div class="table rows diff" role="group" aria-label=${caption} tabindex="0"><table><caption class="unseen">${caption}</caption>
-    <thead><tr><th scope="col">Field</th><th scope="col">Before</th><th scope="col">After</th></tr></thead>
-    <tbody>${of.flatMap(expand).map((one) => html`<${Row} key=${one.field} change=${one} />`)}</tbody></table></div>`;
+    <thead><tr><th scope="col">Field</th>${names.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
+    <tbody>${of.flatMap(expand).map((one) => html`<${Row} key=${one.field} change=${one} names=${names} />`)}</tbody></table></div>`;
 }

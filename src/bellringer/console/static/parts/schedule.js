@@ -4,6 +4,7 @@ import { Icon } from "../lib/icons.js";
 import { request } from "../lib/api.js";
 import { write } from "../lib/json.js";
 import { fromNow, formatTime } from "../lib/time.js";
+import { formatDate } from "../lib/zoned.js";
 import { ErrorMessage, Skeleton } from "./elements.js";
 import { faultText, unplaced } from "./field.js";
 
@@ -38,16 +39,21 @@ export function Flags({ of }) {
   });
 }
 
-/** Upcoming fires; `act(fire)` renders actions. `brief`: only in the time zone of the schedule. */
+/** Upcoming fires; `act(fire)` renders actions. `brief`: only in the time zone of the schedule. A column that would say the same in other words is left out. */
 export function Fires({ fires, zone, act, brief = false, caption = "Next fires" }) {
   if (!fires.length) return html`<p class="mute">No further fires.</p>`;
+  const inBoth = !brief && fires.some((fire) => formatTime(fire.at, zone).slice(0, 19) !== formatWallTime(fire.local).slice(0, 19));
+  const hasFlags = fires.some((fire) => fire.flags.length);
   return html`<div class="table rows fires" role="group" aria-label=${caption} tabindex="0"><table><caption class="unseen">${caption}</caption>
-    <thead><tr>${!brief && html`<th scope="col">When</th>`}<th scope="col">In the schedule's time zone</th><th scope="col">From now</th>
-      <th scope="col">Notes</th>${act && html`<th scope="col"><span class="unseen">Actions</span></th>`}</tr></thead>
-    <tbody>${fires.map((fire) => html`<tr key=${fire.at}>${!brief && html`<td data-label="When"><time datetime=${fire.at}>${formatTime(fire.at, zone)}</time></td>`}
-      <td class="mono" data-label="Local time" title=${formatTime(fire.at, zone)}>${formatWallTime(fire.local)}</td><td data-label="From now">${fromNow(fire.at)}</td>
-      <td data-label="Notes" class=${fire.flags.length ? "" : "void"}><${Flags} of=${fire.flags} /></td>${act && html`<td class="tight">${act(fire)}</td>`}</tr>`)}</tbody></table></div>`;
+    <thead><tr>${inBoth && html`<th scope="col">When</th>`}<th scope="col">${inBoth ? "Schedule time zone" : "When"}</th><th scope="col">In</th>
+      ${hasFlags && html`<th scope="col">Notes</th>`}${act && html`<th scope="col"><span class="unseen">Actions</span></th>`}</tr></thead>
+    <tbody>${fires.map((fire) => html`<tr key=${fire.at}>${inBoth && html`<td data-phone="title"><time datetime=${fire.at}>${weekdayOf(formatTime(fire.at, zone))} ${formatTime(fire.at, zone)}</time></td>`}
+      <td data-phone=${inBoth ? "line" : "title"} title=${formatTime(fire.at, zone)}>${weekdayOf(fire.local)} ${inBoth || brief ? formatWallTime(fire.local) : formatTime(fire.at, zone)}</td><td class="mute" data-phone="line" data-short="in">${fromNow(fire.at).replace(/^in /, "")}</td>
+      ${hasFlags && html`<td data-phone="full"><${Flags} of=${fire.flags} /></td>`}${act && html`<td class="tight" data-phone="acts">${act(fire)}</td>`}</tr>`)}</tbody></table></div>`;
 }
+
+/** The weekday of a date at the start of a text. */
+const weekdayOf = (text) => formatDate(text.slice(0, 10), { weekday: "short" });
 
 /** Formats a local time without fractions of a second: 2026-11-17 02:30:00 +01:00. */
 const formatWallTime = (local) => local.replace("T", " ").replace(/\.\d+/, "").replace(/([+-]\d\d:\d\d)$/, " $1").replace(/Z$/, " UTC");
@@ -58,11 +64,13 @@ function frequencyText(count) {
   return `${count >= 10 ? Math.round(count).toLocaleString("en") : +count.toFixed(2)} per day on average`;
 }
 
-/** Description, frequency and warnings of a schedule. */
-export function Meaning({ of }) {
-  return html`<p class="meaning"><strong>${of.description}</strong> <span class="mute">· ${frequencyText(of.fires_per_day)}</span></p>
+const sentence = (text) => text[0].toUpperCase() + text.slice(1);
+
+/** Description, frequency and warnings of a schedule. `brief`: without the description, where the page shows it already. */
+export function Meaning({ of, brief = false }) {
+  return html`<p class="meaning">${!brief && html`<strong>${of.description}</strong> · `}<span class="mute">${brief ? sentence(frequencyText(of.fires_per_day)) : frequencyText(of.fires_per_day)}</span></p>
     ${of.warnings.length > 0 && html`<ul class="warnings">${of.warnings.map((one) => html`<li class="tone-warn">
-      <${Icon} name="warning" /> ${one.text}</li>`)}</ul>`}`;
+      <${Icon} name="warning" /> ${sentence(one.text)}</li>`)}</ul>`}`;
 }
 
 /** Occurrences that a calendar or an exception removes or moves, with the reason. */

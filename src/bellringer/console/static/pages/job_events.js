@@ -1,0 +1,115 @@
+// The events of a job: failures, delays, pauses and changes, the newest first.
+import { html } from "../lib/html.js";
+import { part } from "../lib/api.js";
+import { fetchPages } from "../lib/pages.js";
+import { navigate, query, setQuery } from "../lib/router.js";
+import { write } from "../lib/json.js";
+import { formatDuration, formatTime, parseDuration } from "../lib/time.js";
+import { CopyAs, Empty, Link, Loading } from "../parts/elements.js";
+import { Changes } from "../parts/diff.js";
+import { pathOf } from "../parts/job_actions.js";
+import { About, ChoiceChips, Moment, countBy, reasonText, runLink, stateChip, useFilteredList } from "../parts/job_lists.js";
+import { zoneOf } from "../parts/schedule.js";
+import { State } from "../parts/state_badge.js";
+import { Table } from "../parts/table.js";
+
+const DURATION = /^(\d+(\.\d+)?(ms|s|m|h|d))+$/;
+const INSTANT = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d/;
+const ERROR_STATES = "dead,retrying"; // states of runs that have an error
+
+/** A value of an event as the console writes it: durations with two units, times in the chosen zone. */
+function valueText(value, zone) {
+  if (typeof value === "object") return value?.message ?? write(value);
+  if (DURATION.test(value)) return formatDuration(parseDuration(value));
+  return INSTANT.test(value) ? formatTime(value, zone) : String(value).replaceAll("_", " ");
+}
+
+const counted = (count, word) => `${(count ?? "some").toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
+
+// What an event says, by kind; `of(name)` is a value as text. Other kinds list their values.
+const TEXTS = {
+  failed: (of, event) => [event.message, event.data.retry_in && `retry in ${of("retry_in")}`],
+  dead: (of, event) => [event.message, reasonText(event.data.reason)],
+  recovered: (of) => [`after ${of("after")} since ${of("since")}`],
+  late: (of, { data }) => [`${data.not_created ? "not created" : "not started"} ${of("late_after")} after its time`, data.blocked?.length && `blocked by ${data.blocked.join(", ").replaceAll("_", " ")}`],
+  missed: (of, { data }) => [`${counted(data.count, "occurrence")} since ${of("from")}`, data.misfire && `misfire policy: ${of("misfire")}`],
+  expired: (of, { data }) => [`${counted(data.count ?? 1, "run")} had not started by the deadline, and will not run`],
+  slow: (of) => [`running for ${of("running_for")}; usually ${of("usual")}, up to ${of("longest")}`],
+  outgrown: (of) => [`usually takes ${of("usual")}, longer than its interval of ${of("interval")}`],
+  paused: (of) => [`by ${of("by")}`, of("reason")],
+};
+
+function eventText(event, zone) {
+  const of = (name) => valueText(event.data[name] ?? "", zone);
+  const hidden = Array.isArray(event.data.fields) ? ["fields"] : []; // shown as a difference
+  const rest = () => Object.keys(event.data).filter((name) => event.data[name] !== null && !hidden.includes(name)).map((name) => `${name.replaceAll("_", " ")}: ${of(name)}`);
+  return (TEXTS[event.kind]?.(of, event) ?? rest()).filter(Boolean).join(" · ");
+}
+
+/** What an event says beside its kind; the fields that a declaration changed as a difference. */
+function Details({ event, zone }) {
+  if (event.revision) {
+    return html`<span class="said">${[`by ${event.by}`, event.why].filter(Boolean).join(" · ")} · <${Link} to=${`jobs/${part(event.job_id)}`}
+      terms=${{ tab: "revisions", b: event.revision }}>revision ${event.revision}<//></span>`;
+  }
+  const fields = Array.isArray(event.data.fields) ? event.data.fields : [];
+  return html`<span class="said">${eventText(event, zone)}</span>${fields.length > 0 && html`<details><summary>${fields.length}
+    ${" "}${fields.length === 1 ? "field" : "fields"} overridden</summary><${Changes} of=${fields} caption="Overridden fields" /></details>`}`;
+}
+
+const COLUMNS = (zone) => [
+  { name: "Event", class: "tight", phone: "title", cell: (event) => html`<${State} of=${event.kind} />` },
+  { name: "When", class: "tight", phone: "side", cell: (event) => html`<${Moment} at=${event.at} job=${zone} />` },
+  { name: "Run", class: "tight", phone: "line", short: "run of", title: "the scheduled time of the run", cell: (event) => event.run_id && runLink(event.run_id, html`<${Moment} at=${event.scheduled_for} job=${zone} ago=${false} />`) },
+  { name: "Attempt", class: "number tight", phone: "line", short: "· attempt", cell: (event) => event.attempt || "" },
+  { name: "Details", class: "details", phone: "full", cell: (event) => html`<${Details} event=${event} zone=${zone} />` },
+];
+
+/** The errors of the runs that the events are about: events have only their type. */
+async function readErrors(job, events, stop) {
+  const about = events.filter((event) => event.data.error && event.run_id);
+  if (!about.length) return new Map();
+  const from = about.map((event) => event.scheduled_for).sort()[0];
+  const { items } = await fetchPages("runs", { job: job.job_id, state: ERROR_STATES, from }, new Set(about.map((event) => event.run_id)).size, stop);
+  return new Map(items.map((run) => [run.run_id, run.error]));
+}
+
+/** The type of an event's error with the message of its run's last error, if that has the same type. */
+function withMessage(event, error) {
+  const type = event.data.error;
+  return type && typeof type === "string" ? { ...event, message: error?.type === type && error.message ? `${type}: ${error.message}` : type } : event;
+}
+
+/** Reads the events, the revisions of the same time, and the errors of runs. If the latter two fail, the events are shown without them. */
+async function readEvents(job, wanted, stop) {
+  const orNothing = (none) => (error) => {
+    if (error.name === "AbortError") throw error;
+    return none;
+  };
+  const [page, revisions] = await Promise.all([
+    fetchPages("events", { job: job.job_id }, wanted, stop), fetchPages(`${pathOf(job)}/revisions`, {}, wanted, stop).catch(orNothing({ items: [] })),
+  ]);
+  const errors = await readErrors(job, page.items, stop).catch(orNothing(new Map()));
+  const oldest = page.next_cursor ? Date.parse(page.items.at(-1).at) : 0;
+  const changes = revisions.items.filter((one) => Date.parse(one.at) >= oldest).map((one) => ({ ...one, kind: one.what, job_id: job.job_id, event_id: `revision ${one.revision}`, data: {} }));
+  const items = [...page.items.map((event) => withMessage(event, errors.get(event.run_id))), ...changes];
+  return { ...page, items: items.sort((one, other) => Date.parse(other.at) - Date.parse(one.at)) };
+}
+
+export function Events({ job }) {
+  const { found, wanted, moreOf } = useFilteredList((count, stop) => readEvents(job, count, stop), [job.job_id, job.revision]);
+  const kind = query.value.get("kind") ?? "";
+  return html`<${Loading} of=${found} shape="table">${({ items }) => {
+    const counts = countBy(items, (event) => event.kind);
+    const rows = items.filter((event) => !kind || event.kind === kind);
+    return html`<div class="tools"><${ChoiceChips} label="Filter by kind" all=${items.length} chosen=${kind} choose=${(one) => setQuery({ kind: one })}
+        of=${[...counts].map(([one, count]) => [one, stateChip(one), count])} /></div>
+      <${About} aside=${html`<${CopyAs} cli=${`bellringer events list --job '${job.name}'`} path=${`events?job=${part(job.job_id)}`} />`}>Failures, delays, pauses and changes of the job. All of its runs are under <${Link} to=${pathOf(job)}>Runs<//>.<//>
+      ${rows.length === 0
+        ? html`<${Empty} title="No events"><p>Events appear when the job fails, dies, is late, missed, slow or outgrown, and when it has recovered.</p>
+            <p>For “late”, set <code>late_after</code>.</p><//>`
+        : html`<${Table} caption=${`Events of ${job.name}`} kind="of-job" columns=${COLUMNS(zoneOf(job))} rows=${rows.slice(0, wanted)} id=${(event) => String(event.event_id)}
+          open=${(event) => event.run_id && navigate(`runs/${part(event.run_id)}`)} />`}
+      ${moreOf(rows)}`;
+  }}<//>`;
+}
