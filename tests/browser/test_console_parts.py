@@ -170,7 +170,7 @@ def test_charts_are_read_and_zoomed_by_keyboard(eye: Eye, job: str) -> None:
 
 def test_the_metrics_of_a_job_show_percentiles_attempts_and_failures(eye: Eye, job: str) -> None:
     page = eye.go(f"jobs/{job}?tab=metrics&range=1h")
-    for name in ("Duration", "Lateness", "Attempts per run", "Failures"):
+    for name in ("Duration", "Lateness", "Attempts", "Attempts per run"):
         expect(page.locator(".small-chart").get_by_role("heading", name=name, exact=True)).to_be_visible()
     measures = page.locator(".measures")
     expect(measures).to_have_attribute("aria-label", "The last hour")
@@ -194,8 +194,37 @@ def test_the_ledger_shows_the_error_of_a_failed_occurrence(eye: Eye, job: str) -
     page = eye.go(f"jobs/{job}?tab=ledger")
     failed = page.locator("tbody tr", has=page.get_by_text("failed", exact=True))
     expect(failed).to_have_count(1)
-    expect(failed).to_contain_text("RuntimeError: no label · all 2 attempts are used · manual")
+    expect(failed).to_contain_text("RuntimeError: no label · no attempts left (2 of 2)")
     expect(page.locator("tbody tr").last).to_contain_text("manual")
+    page.get_by_role("button", name="failed 1").click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    assert "outcome=failed" in page.url
+
+
+def test_the_runs_of_a_job_show_their_state_and_are_filtered(eye: Eye, job: str) -> None:
+    page = eye.go(f"jobs/{job}")
+    rows = page.locator("tbody tr")
+    expect(rows).to_have_count(4)
+    expect(rows.locator(".state")).to_have_count(4)
+    page.get_by_role("button", name="dead 1").click()
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("RuntimeError: no label")
+    page.get_by_role("button", name="manual").click()
+    expect(rows).to_have_count(4)
+    assert "cause=manual" in page.url
+    page.get_by_role("tab", name="Ledger").click()
+    assert "cause" not in page.url
+
+
+def test_the_events_of_a_job_name_errors_runs_and_changes(eye: Eye, job: str) -> None:
+    page = eye.go(f"jobs/{job}?tab=events")
+    dead = page.locator("tbody tr", has=page.get_by_text("dead", exact=True))
+    expect(dead).to_contain_text("RuntimeError: no label · no attempts left (2 of 2)")
+    expect(dead.get_by_role("link")).to_have_attribute("href", re.compile("/runs/"))
+    page.get_by_role("button", name="created 1").click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.get_by_role("link", name="revision 1").click()
+    page.wait_for_url("**tab=revisions*")
 
 
 def test_the_labels_of_an_axis_differ_and_averages_are_never_rounded_to_nothing(eye: Eye) -> None:
@@ -238,7 +267,8 @@ def test_the_configuration_shows_first_what_differs_from_the_defaults(eye: Eye, 
     expect(retry).to_contain_text("2")
     expect(page.get_by_role("region", name="Payload")).to_contain_text('"order": 2')
     expect(page.get_by_text("Give up after")).to_be_hidden()
-    page.get_by_text("settings with their default values").click()
+    expect(page.get_by_role("region", name="Overlap and misfire")).to_contain_text("fire once")
+    page.get_by_text("more settings at their defaults").click()
     expect(page.get_by_text("Give up after")).to_be_visible()
     assert "defaults=1" in page.url
 
@@ -250,8 +280,13 @@ def test_revisions_show_inner_differences(eye: Eye, shop: Shop, job: str) -> Non
     shop.ask("PATCH", f"jobs/{made['job_id']}", {"retry": {"attempts": 9}, "kwargs": {"order": 2}})
     page = eye.go(f"jobs/{made['job_id']}?tab=revisions")
     rows = page.get_by_role("group", name="Differences").locator("tbody tr")
+    expect(page.get_by_role("table", name="Revisions of parts-b")).to_contain_text(
+        "kwargs.order 1 → 2, retry.attempts 3 → 9"
+    )
     expect(rows.filter(has_text="retry.attempts").locator(".after")).to_contain_text("9")
     expect(rows.filter(has_text="kwargs.order").locator(".before")).to_contain_text("1")
+    page.get_by_role("combobox", name="To").select_option("1")
+    expect(page.locator("main")).to_contain_text("Revision 1")
 
 
 def test_lanes_say_where_their_future_marks_stop(eye: Eye, shop: Shop, job: str) -> None:

@@ -36,7 +36,9 @@ def test_an_orphan_has_a_badge_and_drift_is_listed(look: Open, shop: Shop) -> No
     expect(page.locator("main")).to_contain_text("version 1 was the last that did")
 
     page.goto(f"{shop.console}jobs/{shop.ask('GET', 'jobs/report', **{'X-Tenant': TENANT})['job_id']}")
+    page.get_by_text("Differs from the code of the app billing in 1 field").click()
     drift = page.get_by_role("group", name="Drift")
+    expect(drift.get_by_role("columnheader", name="In code")).to_be_visible()
     expect(drift.get_by_role("row", name="priority")).to_contain_text("9")
     expect(page.locator("main")).to_contain_text("Differs from the code of the app billing")
 

@@ -269,7 +269,7 @@ def _clock_warnings(schedule: ZonedSchedule, change: tuple[int, str]) -> Iterato
             yield ScheduleWarning("dst_gap", text)
         return
     if change[1] == "dst_gap":
-        fate = "the schedule fires right after" if schedule.gap is DstGap.NEXT else "the schedule does not fire"
+        fate = "the job runs right after the change" if schedule.gap is DstGap.NEXT else "the job does not run"
         yield ScheduleWarning("dst_gap", f"on {day} the clock skips the scheduled time: {fate}")
     else:
         yield ScheduleWarning(

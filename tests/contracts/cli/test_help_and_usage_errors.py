@@ -142,7 +142,7 @@ def test_cron_explain_shows_local_time_utc_and_what_the_clock_change_does() -> N
         "   DST: this local time does not exist; fires at the first moment after the gap\n"
         "  Mon 2026-03-30 02:30+02:00   2026-03-30 00:30Z\n"
         "  fires per day: 1 on average over the next 30 days, at most 1\n"
-        "  ! on 2026-03-29 the clock skips the scheduled time: the schedule fires right after\n"
+        "  ! on 2026-03-29 the clock skips the scheduled time: the job runs right after the change\n"
     )
 
 

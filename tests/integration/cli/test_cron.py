@@ -22,7 +22,7 @@ def test_the_choices_for_clock_changes_are_shown_at_work() -> None:
     assert both[2].endswith("2026-11-01 06:30Z   DST: this local time occurs twice; this is the second")
     gap = explain("30 2 * * *", "--tz", "America/New_York", "--gap", "skip", "-n", "1", "--from", "2026-03-08").output
     assert "2026-03-09 06:30Z" in gap
-    assert "! on 2026-03-08 the clock skips the scheduled time: the schedule does not fire" in gap
+    assert "! on 2026-03-08 the clock skips the scheduled time: the job does not run" in gap
 
 
 def test_a_seed_chooses_and_its_absence_is_remarked() -> None:

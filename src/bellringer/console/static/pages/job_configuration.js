@@ -91,7 +91,7 @@ export function Configuration({ job }) {
   const isShown = ([name, , differs]) => differs || ALWAYS_SHOWN.has(name);
   const atDefault = pick((row) => !isShown(row));
   const count = atDefault.reduce((sum, [, rows]) => sum + rows.length, 0);
-  return html`<div class="tools"><span class="mute">Settings in grey have their default values.</span><span class="gap"></span><${Segments} name="as" label="View" of=${VIEWS} usual="settings" /></div>
+  return html`<div class="tools"><span class="mute">Values in gray are defaults.</span><span class="gap"></span><${Segments} name="as" label="View" of=${VIEWS} usual="settings" /></div>
     ${segment("as", VIEWS, "settings") === "json" ? html`<${Json} value=${job} label="The job as JSON" />` : html`<${Groups} groups=${pick(isShown)} /><${Payload} job=${job} />
       <details open=${query.value.get("defaults") === "1"}><summary onClick=${(event) => { event.preventDefault(); setQuery({ defaults: query.peek().get("defaults") ? "" : "1" }); }}>${count} more settings at their defaults</summary>
         <${Groups} groups=${atDefault} /></details>`}`;

@@ -1,5 +1,5 @@
 // The runs of a job, with the occurrences between them that did not run, and its open backfills.
-import { html } from "../lib/html.js";
+import { html, useMemo } from "../lib/html.js";
 import { get, may, part, post } from "../lib/api.js";
 import { Icon } from "../lib/icons.js";
 import { state as live } from "../lib/live.js";
@@ -96,8 +96,9 @@ function NoRuns({ job, terms }) {
 
 /** Chips of the states that the job has runs of, and of the runs started by hand. */
 function Filters({ job, terms }) {
-  const tick = live.value === "paused" ? 0 : Math.floor(now.value / COUNT_INTERVAL_MS);
-  const counts = useData((stop) => get("runs/counts", { job: job.job_id }, stop), [job.job_id, tick], { once: true }).data?.states ?? {};
+  const tick = useMemo(() => ({ last: 0 }), []);
+  if (live.value !== "paused") tick.last = Math.floor(now.value / COUNT_INTERVAL_MS);
+  const counts = useData((stop) => get("runs/counts", { job: job.job_id }, stop), [job.job_id, tick.last], { once: true }).data?.states ?? {};
   const text = (count) => count && `${count.value.toLocaleString("en")}${count.relation === "gte" ? "+" : ""}`;
   const states = STATES.filter((state) => counts[state]?.value || state === terms.state || state === "dead");
   const chosen = terms.cause === BY_HAND ? BY_HAND : (terms.state ?? "");
@@ -105,8 +106,8 @@ function Filters({ job, terms }) {
   return html`<div class="tools"><${ChoiceChips} label="Filter runs" chosen=${chosen} choose=${choose} of=${[
       ...states.map((state) => [state, stateChip(state, !counts[state]?.value), text(counts[state])]), [BY_HAND, html`<span><${Icon} name="play" /> manual</span>`],
     ]} /></div>
-    <${About} aside=${html`<${Link} to="runs" terms=${{ job: job.name, ...terms }}>Search<span class="unseen"> the runs of ${job.name}</span><//>`}>The newest runs first. Times that did not run
-      are also listed in the <${Link} to=${pathOf(job)} terms=${{ tab: "ledger" }}>ledger<//>.<//>`;
+    <${About} aside=${html`<${Link} to="runs" terms=${{ job: job.name, ...terms }}>Search<span class="unseen"> the runs of ${job.name}</span><//>`}>Newest first. For scheduled times without
+      a run, see the <${Link} to=${pathOf(job)} terms=${{ tab: "ledger" }}>ledger<//>.<//>`;
 }
 
 /** Open backfills and catch-ups. */

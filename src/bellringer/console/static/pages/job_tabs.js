@@ -94,7 +94,7 @@ function Compare({ job, items, etag, reload }) {
     { name: "By", class: "tight", phone: "line", short: "by", cell: (one) => one.by },
     { name: "Changes", class: "changes", phone: "full", cell: (one) => [changes.get(one.revision), one.why].filter(Boolean).join(" · ") },
     { name: html`<span class="unseen">Actions</span>`, class: "tight", phone: "full", cell: (one) => html`<span class="row-actions">
-      ${one.revision > 1 && html`<button type="button" class="quiet" aria-label=${`Show the changes of revision ${one.revision}`} aria-pressed=${one.revision === to && from === to - 1}
+      ${one.revision > 1 && html`<button type="button" class="quiet" aria-label=${`Show diff of revision ${one.revision}`} aria-pressed=${one.revision === to && from === to - 1}
         onClick=${() => setQuery({ a: "", b: String(one.revision) })}>Show diff</button>`}
       ${one.revision !== job.revision && may("editor") && html`<button type="button" class="quiet" onClick=${() => back(one)}>Roll back to ${one.revision} …</button>`}</span>` },
   ];
