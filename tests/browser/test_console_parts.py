@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -188,6 +189,8 @@ def test_the_metrics_of_a_job_show_percentiles_attempts_and_failures(eye: Eye, j
     page.get_by_role("button", name="7 days").click()
     page.wait_for_url("**tab=metrics*")
     expect(page.get_by_role("button", name="7 days")).to_have_attribute("aria-pressed", "true")
+    eye.go(f"jobs/{job}?tab=metrics")
+    expect(page.get_by_role("button", name="1 day")).to_have_attribute("aria-pressed", "true")
 
 
 def test_the_ledger_shows_the_error_of_a_failed_occurrence(eye: Eye, job: str) -> None:
@@ -214,6 +217,24 @@ def test_the_runs_of_a_job_show_their_state_and_are_filtered(eye: Eye, job: str)
     assert "cause=manual" in page.url
     page.get_by_role("tab", name="Ledger").click()
     assert "cause" not in page.url
+
+
+def test_occurrences_without_a_run_are_listed_among_the_runs(eye: Eye, shop: Shop) -> None:
+    body = {"task": "shop.pack", "kwargs": {"order": 1}, "schedule": {"every": "1s"}}
+    gapped = shop.ask("PUT", "jobs/parts-gap", body)["job_id"]
+    until(lambda: shop.ask("GET", f"runs?job={gapped}&state=succeeded")["items"], "the job has run")
+    shop.ask("POST", f"jobs/{gapped}/pause", {})
+    paused = shop.ask("GET", f"jobs/{gapped}")["paused"]["at"]
+    until(lambda: (datetime.now(UTC) - datetime.fromisoformat(paused)).total_seconds() > 3, "times have passed")
+    shop.ask("POST", f"jobs/{gapped}/resume", {"missed": "skip"})
+    until(lambda: any(one["kind"] == "gap" for one in shop.ask("GET", f"jobs/{gapped}/ledger")["items"]), "a gap")
+    shop.ask("PATCH", f"jobs/{gapped}", {"enabled": False})
+    page = eye.go(f"jobs/{gapped}")
+    gap = page.locator("tbody tr", has=page.get_by_text("paused", exact=True).first)
+    expect(gap.first).to_contain_text("without a run")
+    page.get_by_role("button", name="succeeded").click()
+    expect(page.locator("tbody")).not_to_contain_text("without a run")
+    shop.ask("DELETE", f"jobs/{gapped}")
 
 
 def test_the_events_of_a_job_name_errors_runs_and_changes(eye: Eye, job: str) -> None:

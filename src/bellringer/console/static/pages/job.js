@@ -8,6 +8,7 @@ import { navigate, setQuery, query } from "../lib/router.js";
 import { Link, Loading, Tabs, Time, copy } from "../parts/elements.js";
 import { notify } from "../parts/dialog.js";
 import { askBackfill, askPause, askResume, askRun, pathOf, remove, skipAt, stateOf, stateTitle } from "../parts/job_actions.js";
+import { Moment } from "../parts/job_lists.js";
 import { Menu } from "../parts/menu.js";
 import { Schedule, zoneOf } from "../parts/schedule.js";
 import { copyItems } from "../parts/copy_as.js";
@@ -84,7 +85,7 @@ function NextFire({ job }) {
   if (!job.enabled || job.paused) return null;
   if (!job.next_at) return html`<span class="mute">· no upcoming runs</span>`;
   return html`<span class="coming">· next <strong><${Time} at=${job.next_at} job=${zoneOf(job)} />
-    </strong> <span class="mute">(<${Time} at=${job.next_at} job=${zoneOf(job)} short=${false} />)</span></span>`;
+    </strong> <span class="mute">(<${Moment} at=${job.next_at} job=${zoneOf(job)} ago=${false} />)</span></span>`;
 }
 
 /** share: the link to copy, unless the tab has a menu with a better one. */

@@ -125,7 +125,7 @@ function Charts({ buckets, step, baseline }) {
       summary: `${count(sum(buckets, "attempts"))} attempts, ${count(sum(buckets, "retries"))} retries`,
       draw: [["attempts per run", "calm", attemptsPerRun]] },
   ].filter(Boolean);
-  return html`<div class="small-charts large ${charts.length % 2 ? "odd" : ""}">${charts.map((chart) => html`<${SmallChart} key=${chart.title} ...${chart} points=${buckets} height=${170}
+  return html`<h2 class="unseen">Charts</h2><div class="small-charts large ${charts.length % 2 ? "odd" : ""}">${charts.map((chart) => html`<${SmallChart} key=${chart.title} ...${chart} points=${buckets} height=${170}
     label=${`${chart.label}, ${per}: ${chart.summary}`} />`)}</div>`;
 }
 

@@ -30,9 +30,11 @@ function secondsOf(run) {
   return Math.max(0, run.finished_at ? secondsBetween(run.started_at, run.finished_at) : (now.value - new Date(run.started_at)) / 1000);
 }
 
-/** What a gap is called, and why it has no run. */
-export const gapText = (gap) => [gap.count === null ? "occurrences, not counted" : `${gap.count.toLocaleString("en")} occurrence${gap.count === 1 ? "" : "s"}`, reasonText(gap.reason)]
-  .filter(Boolean).join(" · ");
+/** How many scheduled times a gap has, and why they have no run, if its outcome does not say it. */
+export function gapText({ count, reason, outcome }) {
+  const times = count === null ? "scheduled times without a run, not counted" : `${count.toLocaleString("en")} scheduled time${count === 1 ? "" : "s"} without a run`;
+  return [times, reason !== outcome && reasonText(reason)].filter(Boolean).join(" · ");
+}
 
 export const GapTimes = ({ gap, zone }) => (gap.from === gap.to ? html`<${Moment} at=${gap.from} job=${zone} />`
   : html`<${Moment} at=${gap.from} job=${zone} ago=${false} /> – <${Moment} at=${gap.to} job=${zone} />`);
@@ -66,8 +68,8 @@ function columnsOf(rows, zone) {
 /** Reads the runs and, unless they are filtered, the gaps between them. If the latter fails, the runs are shown without them. */
 async function readRuns(path, terms, wanted, stop) {
   const page = await fetchPages(path, terms, wanted, stop);
-  if (terms.state || terms.cause || !page.items.length) return page;
-  const since = page.next_cursor ? { from: page.items.at(-1).scheduled_for } : {};
+  if (terms.state || terms.cause) return page;
+  const since = page.next_cursor && page.items.length ? { from: page.items.at(-1).scheduled_for } : {};
   const ledger = await fetchPages(`jobs/${part(terms.job)}/ledger`, since, page.items.length + MAX_GAPS, stop).catch((error) => {
     if (error.name === "AbortError") throw error;
     return { items: [] };
