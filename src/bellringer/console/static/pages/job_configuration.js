@@ -53,7 +53,7 @@ function groupsOf(job) {
       row("concurrency_key", "Concurrency key", job.concurrency_key && html`<code>${job.concurrency_key}</code>, at most ${job.concurrency_limit} at once`),
       row("keep_result", "Result", job.keep_result ? "kept for the next run" : "not kept"), row("region", "Region"),
     ],
-    Retry: Object.entries(RETRY_NAMES).map(([name, title]) => [
+    Retry: Object.entries(RETRY_NAMES).filter(([name]) => !(retry.delays && ["base", "cap"].includes(name))).map(([name, title]) => [
       title, (Array.isArray(retry[name]) ? list(retry[name]) : retry[name]) ?? none, JSON.stringify(retry[name]) !== JSON.stringify(USUAL_RETRY[name])]),
     "Overlap and misfire": [
       row("overlap", "Overlap", words(job.overlap)), row("misfire", "Misfire", words(job.misfire)),

@@ -8,7 +8,7 @@ import { formatDuration, formatTime, parseDuration } from "../lib/time.js";
 import { CopyAs, Empty, Link, Loading } from "../parts/elements.js";
 import { Changes } from "../parts/diff.js";
 import { pathOf } from "../parts/job_actions.js";
-import { About, ChoiceChips, Moment, countBy, reasonText, runLink, stateChip, useFilteredList } from "../parts/job_lists.js";
+import { About, ChoiceChips, Moment, countBy, reasonText, runLink, stateChip, useFilteredList, useRevisionChanges } from "../parts/job_lists.js";
 import { zoneOf } from "../parts/schedule.js";
 import { State } from "../parts/state_badge.js";
 import { Table } from "../parts/table.js";
@@ -16,6 +16,7 @@ import { Table } from "../parts/table.js";
 const DURATION = /^(\d+(\.\d+)?(ms|s|m|h|d))+$/;
 const INSTANT = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d/;
 const ERROR_STATES = "dead,retrying"; // states of runs that have an error
+const SAME_MS = 1000; // milliseconds; an event and a revision this close tell the same, such as a pause by the system
 
 /** A value of an event as the console writes it: durations with two units, times in the chosen zone. */
 function valueText(value, zone) {
@@ -47,9 +48,9 @@ function eventText(event, zone) {
 }
 
 /** What an event says beside its kind; the fields that a declaration changed as a difference. */
-function Details({ event, zone }) {
+function Details({ event, zone, changes }) {
   if (event.revision) {
-    return html`<span class="said">${[`by ${event.by}`, event.why].filter(Boolean).join(" · ")} · <${Link} to=${`jobs/${part(event.job_id)}`}
+    return html`<span class="said">${[changes.get(event.revision), event.why, `by ${event.by}`].filter(Boolean).join(" · ")} · <${Link} to=${`jobs/${part(event.job_id)}`}
       terms=${{ tab: "revisions", b: event.revision }}>revision ${event.revision}<//></span>`;
   }
   const fields = Array.isArray(event.data.fields) ? event.data.fields : [];
@@ -57,13 +58,13 @@ function Details({ event, zone }) {
     ${" "}${fields.length === 1 ? "field" : "fields"} overridden</summary><${Changes} of=${fields} caption="Overridden fields" /></details>`}`;
 }
 
-const COLUMNS = (zone) => [
+const columnsOf = (events, zone, changes) => [
   { name: "Event", class: "tight", phone: "title", cell: (event) => html`<${State} of=${event.kind} />` },
   { name: "When", class: "tight", phone: "side", cell: (event) => html`<${Moment} at=${event.at} job=${zone} />` },
-  { name: "Run", class: "tight", phone: "line", short: "run of", title: "the scheduled time of the run", cell: (event) => event.run_id && runLink(event.run_id, html`<${Moment} at=${event.scheduled_for} job=${zone} ago=${false} />`) },
-  { name: "Attempt", class: "number tight", phone: "line", short: "· attempt", cell: (event) => event.attempt || "" },
-  { name: "Details", class: "details", phone: "full", cell: (event) => html`<${Details} event=${event} zone=${zone} />` },
-];
+  events.some((event) => event.run_id) && { name: "Run", class: "tight", phone: "line", short: "run of", title: "the scheduled time of the run", cell: (event) => event.run_id && runLink(event.run_id, html`<${Moment} at=${event.scheduled_for} job=${zone} ago=${false} />`) },
+  events.some((event) => event.attempt) && { name: "Attempt", class: "number tight", phone: "line", short: "· attempt", cell: (event) => event.attempt || "" },
+  { name: "Details", class: "details", phone: "full", cell: (event) => html`<${Details} event=${event} zone=${zone} changes=${changes} />` },
+].filter(Boolean);
 
 /** The errors of the runs that the events are about: events have only their type. */
 async function readErrors(job, events, stop) {
@@ -91,13 +92,15 @@ async function readEvents(job, wanted, stop) {
   ]);
   const errors = await readErrors(job, page.items, stop).catch(orNothing(new Map()));
   const oldest = page.next_cursor ? Date.parse(page.items.at(-1).at) : 0;
-  const changes = revisions.items.filter((one) => Date.parse(one.at) >= oldest).map((one) => ({ ...one, kind: one.what, job_id: job.job_id, event_id: `revision ${one.revision}`, data: {} }));
+  const isEvent = (one) => page.items.some((event) => event.kind === one.what && Math.abs(Date.parse(event.at) - Date.parse(one.at)) < SAME_MS);
+  const changes = revisions.items.filter((one) => Date.parse(one.at) >= oldest && !isEvent(one)).map((one) => ({ ...one, kind: one.what, job_id: job.job_id, event_id: `revision ${one.revision}`, data: {} }));
   const items = [...page.items.map((event) => withMessage(event, errors.get(event.run_id))), ...changes];
   return { ...page, items: items.sort((one, other) => Date.parse(other.at) - Date.parse(one.at)) };
 }
 
 export function Events({ job }) {
   const { found, wanted, moreOf } = useFilteredList((count, stop) => readEvents(job, count, stop), [job.job_id, job.revision]);
+  const changes = useRevisionChanges(pathOf(job), found.data?.items.filter((event) => event.revision) ?? []);
   const kind = query.value.get("kind") ?? "";
   return html`<${Loading} of=${found} shape="table">${({ items }) => {
     const counts = countBy(items, (event) => event.kind);
@@ -108,7 +111,7 @@ export function Events({ job }) {
       ${rows.length === 0
         ? html`<${Empty} title="No events"><p>Events appear when the job fails, dies, is late, missed, slow or outgrown, and when it has recovered.</p>
             <p>For “late”, set <code>late_after</code>.</p><//>`
-        : html`<${Table} caption=${`Events of ${job.name}`} kind="of-job" columns=${COLUMNS(zoneOf(job))} rows=${rows.slice(0, wanted)} id=${(event) => String(event.event_id)}
+        : html`<${Table} caption=${`Events of ${job.name}`} kind="of-job" columns=${columnsOf(rows, zoneOf(job), changes)} rows=${rows.slice(0, wanted)} id=${(event) => String(event.event_id)}
           open=${(event) => event.run_id && navigate(`runs/${part(event.run_id)}`)} />`}
       ${moreOf(rows)}`;
   }}<//>`;

@@ -13,10 +13,12 @@ import { Segments, segment } from "../parts/segmented_control.js";
 
 const RANGES = { "1h": "1 hour", "24h": "1 day", "7d": "7 days", "30d": "30 days", "90d": "90 days" };
 const RANGE_SECONDS = { "1h": 3_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000, "90d": 7_776_000 };
-const USUAL_RANGES = ["24h", "7d", "30d"]; // without a choice, the shortest of them that the latest attempts fill
+const USUAL_RANGES = ["30d", "7d", "24h"]; // without a choice, the longest that the latest attempts fill well enough
+const FILLED = 1 / 3; // share of a range
 const UNDER_1_MS = 0.0001; // seconds
 const FAR = 3; // a limit that is this many times as high as all durations is not drawn: it would flatten them
 
+const retriesText = (retries) => `${count(retries)} ${retries === 1 ? "retry" : "retries"}`;
 const count = (value) => Math.round(value).toLocaleString("en");
 const share = (value) => `${+(value * 100).toFixed(value > 0.999 && value < 1 ? 3 : 1)}%`;
 const unbroken = (text) => text.replace(/(\d) (m?s)\b/g, "$1\u00a0$2"); // a unit stays with its number
@@ -33,12 +35,12 @@ function missedText({ missed, expected, more, uncounted }) {
 /** The range that fits the latest attempts. */
 function fittingRange({ since }) {
   const age = since ? (Date.now() - new Date(since)) / 1000 : 0;
-  return USUAL_RANGES.find((range) => age <= RANGE_SECONDS[range]) ?? USUAL_RANGES.at(-1);
+  return USUAL_RANGES.find((range) => age >= RANGE_SECONDS[range] * FILLED) ?? USUAL_RANGES.at(-1);
 }
 
 /** Reads the chosen range, or the one that fits; a longer one if the zoom begins before it. */
 async function readStats(path, chosen, stop) {
-  const data = await get(path, { range: chosen ?? USUAL_RANGES[0] }, stop);
+  const data = await get(path, { range: chosen ?? USUAL_RANGES.at(-1) }, stop);
   const fitting = fittingRange(data);
   const range = rangeOfZoom(chosen ?? fitting, RANGE_SECONDS);
   return { ...(range === data.series.range ? data : await get(path, { range }, stop)), fitting };
@@ -95,7 +97,7 @@ function Figures({ data, range }) {
   const usual = baseline.median ? one("Usual duration", duration(baseline.median), `median of past runs; up to ${duration(baseline.longest)} is normal${baseline.slow_after ? `, over ${duration(baseline.slow_after)} counts as slow` : ""}`)
     : one("Usual duration", "–", "known after a few successful runs");
   return html`<dl class="measures" aria-label=${`The last ${RANGES[range].replace(/^1 /, "")}`}>
-    ${one("Attempts", `${count(attempts)}${more}`, `${count(retries)} ${retries === 1 ? "retry" : "retries"}, in ${RANGES[range]}`)}
+    ${one("Attempts", `${count(attempts)}${more}`, `${retriesText(retries)}, in ${RANGES[range]}`)}
     ${one("Failed", attempts ? share(failed / attempts) : "–", `${count(failed)} of ${count(attempts)}${more} attempts`, failed ? "tone-bad" : "")}
     ${spread("Duration", (bucket) => bucket.duration, "no attempt has ended")}
     ${spread("Lateness", (bucket) => bucket.lateness, "no scheduled run has started")}
@@ -122,7 +124,7 @@ function Charts({ buckets, step, baseline }) {
       summary: `${count(sum(buckets, "failed"))} of ${count(sum(buckets, "attempts"))} attempts failed`,
       draw: [["attempts", "calm", (one) => one.attempts, "bars"], ["failed", "bad", (one) => one.failed, "bars"]] },
     sum(buckets, "retries") > 0 && { title: "Attempts per run", scale: AVERAGE, label: "attempts per run; more than 1 are retries",
-      summary: `${count(sum(buckets, "attempts"))} attempts, ${count(sum(buckets, "retries"))} retries`,
+      summary: `${count(sum(buckets, "attempts"))} attempts, ${retriesText(sum(buckets, "retries"))}`,
       draw: [["attempts per run", "calm", attemptsPerRun]] },
   ].filter(Boolean);
   return html`<h2 class="unseen">Charts</h2><div class="small-charts large ${charts.length % 2 ? "odd" : ""}">${charts.map((chart) => html`<${SmallChart} key=${chart.title} ...${chart} points=${buckets} height=${170}

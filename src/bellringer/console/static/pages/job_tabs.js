@@ -7,16 +7,15 @@ import { setQuery, query } from "../lib/router.js";
 import { wallClock } from "../lib/zoned.js";
 import { Card, CopyAs, Empty, Loading } from "../parts/elements.js";
 import { perform, confirm } from "../parts/dialog.js";
-import { Changes, summary } from "../parts/diff.js";
+import { Changes } from "../parts/diff.js";
 import { pathOf, skipAt, unskip } from "../parts/job_actions.js";
-import { Moment, useList } from "../parts/job_lists.js";
+import { Moment, useList, useRevisionChanges } from "../parts/job_lists.js";
 import { Fires, Meaning, expression, usePreview, zoneOf } from "../parts/schedule.js";
 import { State } from "../parts/state_badge.js";
 import { Table } from "../parts/table.js";
 import { YearChart } from "../parts/year.js";
 
 const TIMES = 10;
-const SUMMARIZED = 20; // revisions whose changes the list names
 
 // Schedule
 
@@ -78,7 +77,7 @@ export function Revisions({ job, etag, reload }) {
 function Compare({ job, items, etag, reload }) {
   const to = Number(query.value.get("b")) || job.revision;
   const from = Number(query.value.get("a")) || to - 1;
-  const changes = useChanges(job, items);
+  const changes = useRevisionChanges(pathOf(job), items);
   function back(one) {
     confirm({
       title: `Roll back ${job.name} to revision ${one.revision}?`,
@@ -100,16 +99,6 @@ function Compare({ job, items, etag, reload }) {
   ];
   return html`<${Difference} job=${job} items=${items} from=${from} to=${to} />
     <${Table} caption=${`Revisions of ${job.name}`} kind="of-job" columns=${columns} rows=${items} id=${(one) => String(one.revision)} />`;
-}
-
-/** What each of the newest revisions changed, by number. A revision never changes, so each is read once. */
-function useChanges(job, items) {
-  const numbers = items.filter((one) => one.what === "changed" && one.revision > 1).slice(0, SUMMARIZED).map((one) => one.revision);
-  const found = useData(async (stop) => new Map(await Promise.all(numbers.map(async (number) => {
-    const { changes } = await get(`${pathOf(job)}/revisions/${number}`, {}, stop);
-    return [number, summary(changes)];
-  }))), [job.job_id, numbers.join()], { once: true });
-  return found.data ?? new Map();
 }
 
 /** The changes between two revisions, which two selects choose. */

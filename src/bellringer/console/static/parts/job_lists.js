@@ -1,15 +1,17 @@
 // What the lists of a job share: paging, chips that filter, and cells for times, durations and runs.
 import { html, useState } from "../lib/html.js";
 import { Icon } from "../lib/icons.js";
-import { part } from "../lib/api.js";
+import { get, part } from "../lib/api.js";
 import { fetchPages } from "../lib/pages.js";
 import { useData } from "../lib/page_data.js";
 import { formatDuration, formatTime, fromNow, now } from "../lib/time.js";
+import { summary } from "./diff.js";
 import { Link, MoreButton } from "./elements.js";
 import { look, stateWord } from "./state_badge.js";
 
 const PAGE = matchMedia("(max-width: 48rem)").matches ? 25 : 50; // rows shown at first, and by each press of "Show more"
 const READ = 200; // rows read at once where chips count and filter what was read
+const SUMMARIZED = 20; // revisions whose changes lists name
 const UNDER_1_MS = 0.0001; // seconds; durations in lists of runs have no fractions of a millisecond
 
 /** A paginated list of a job, reloaded on changes. */
@@ -70,3 +72,13 @@ export function DurationBar({ seconds, longest, tone }) {
 /** The reason of an outcome in words. */
 export const reasonText = (reason = "") =>
   reason.replace(/^all (\d+) attempts are used$/, "no attempts left ($1 of $1)").replaceAll("_", " ");
+
+/** What each of the newest revisions changed, by number. A revision never changes, so each is read once. */
+export function useRevisionChanges(path, revisions) {
+  const numbers = revisions.filter((one) => one.what === "changed" && one.revision > 1).slice(0, SUMMARIZED).map((one) => one.revision);
+  const found = useData(async (stop) => new Map(await Promise.all(numbers.map(async (number) => {
+    const { changes } = await get(`${path}/revisions/${number}`, {}, stop);
+    return [number, summary(changes)];
+  }))), [path, numbers.join()], { once: true });
+  return found.data ?? new Map();
+}
