@@ -16,13 +16,15 @@ import { Table } from "../parts/table.js";
 const DURATION = /^(\d+(\.\d+)?(ms|s|m|h|d))+$/;
 const INSTANT = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d/;
 const ERROR_STATES = "dead,retrying"; // states of runs that have an error
+const CODES = new Set(["after", "misfire", "outcome", "policy", "reason"]); // values that may be codes, such as fire_once
 const SAME_MS = 1000; // milliseconds; an event and a revision this close tell the same, such as a pause by the system
 
 /** A value of an event as the console writes it: durations with two units, times in the chosen zone. */
-function valueText(value, zone) {
+function valueText(name, value, zone) {
   if (typeof value === "object") return value?.message ?? write(value);
   if (DURATION.test(value)) return formatDuration(parseDuration(value));
-  return INSTANT.test(value) ? formatTime(value, zone) : String(value).replaceAll("_", " ");
+  if (INSTANT.test(value)) return formatTime(value, zone);
+  return CODES.has(name) ? reasonText(String(value)) : String(value);
 }
 
 const counted = (count, word) => `${(count ?? "some").toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
@@ -41,7 +43,7 @@ const TEXTS = {
 };
 
 function eventText(event, zone) {
-  const of = (name) => valueText(event.data[name] ?? "", zone);
+  const of = (name) => valueText(name, event.data[name] ?? "", zone);
   const hidden = Array.isArray(event.data.fields) ? ["fields"] : []; // shown as a difference
   const rest = () => Object.keys(event.data).filter((name) => event.data[name] !== null && !hidden.includes(name)).map((name) => `${name.replaceAll("_", " ")}: ${of(name)}`);
   return (TEXTS[event.kind]?.(of, event) ?? rest()).filter(Boolean).join(" · ");

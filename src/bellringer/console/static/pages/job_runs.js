@@ -42,7 +42,8 @@ export const GapTimes = ({ gap, zone }) => (gap.from === gap.to ? html`<${Moment
 function detailsOf(row) {
   if (isGap(row)) return gapText(row);
   if (row.state === "running") return progressText(row);
-  return row.state === "succeeded" ? "" : reasonText(errorSummary(row));
+  if (row.state === "succeeded") return "";
+  return row.error ? errorSummary(row) : reasonText(row.reason);
 }
 
 /** Columns that no row has a value for are left out. */
