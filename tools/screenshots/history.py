@@ -26,7 +26,15 @@ SECONDS: Final = {
     "newsletter": 71.0,
     "sales forecast": 34.0,
 }
-FAILING: Final = "charge subscriptions"
+# The share of runs that die, and the error of these.
+FAILURES: Final = {
+    "charge subscriptions": (
+        0.35,
+        "bookshop.CardExpired",
+        "order 1042: the bank declined 49.90 EUR, the card has expired",
+    ),
+    "reorder titles": (0.1, "ConnectionError", "the warehouse did not respond within 10 s"),
+}
 JOBS: Final = "select job_id, name, schedules, created_at from bellringer.jobs where deleted_at is null order by name"
 AGE_JOBS: Final = (
     "update bellringer.jobs set created_at = created_at - $1::interval, updated_at = updated_at - $1::interval"
@@ -39,14 +47,22 @@ from bellringer.jobs, unnest($2::timestamptz[]) at where job_id = $1
 on conflict do nothing
 """
 ATTEMPTS: Final = """
-insert into bellringer.attempts (job_id, scheduled_for, slot, started_at, finished_at, tenant_id, revision, attempt,
-                                 outcome, ends_as, error)
-select job_id, at, 0, begun, ended, tenant_id, revision, 1, outcome::bellringer.outcome,
+insert into bellringer.attempts (job_id, scheduled_for, slot, started_at, finished_at, tenant_id, worker_id, revision,
+                                 attempt, outcome, ends_as, error)
+select job_id, at, 0, begun, ended, tenant_id, worker_id, revision, 1, outcome::bellringer.outcome,
        ends_as::bellringer.run_state, error
 from bellringer.jobs,
+  (select max(worker_id) as worker_id from bellringer.workers where pools ? 'short') worker,
   unnest($2::timestamptz[], $3::timestamptz[], $4::timestamptz[], $5::text[], $6::text[], $7::jsonb[])
     as past (at, begun, ended, outcome, ends_as, error)
 where job_id = $1
+on conflict do nothing
+"""
+EVENTS: Final = """
+insert into bellringer.events (at, tenant_id, kind, job_id, scheduled_for, attempt, data)
+select finished_at, tenant_id, 'dead', job_id, scheduled_for, attempt,
+       jsonb_build_object('reason', 'all attempts failed', 'error', error ->> 'type')
+from bellringer.attempts where ends_as = 'dead' order by finished_at
 on conflict do nothing
 """
 USAGE: Final = """
@@ -60,23 +76,15 @@ where attempt.scheduled_for > bellringer.now() - interval '2 days'
 group by 1, 2, 3
 on conflict do nothing
 """
-ERROR: Final = json.dumps(
-    {
-        "type": "CardExpired",
-        "message": "order 1042: the bank declined 49.90 EUR, the card has expired",
-        "traceback": 'Traceback (most recent call last):\n  File "bookshop.py", line 36, in charge\nCardExpired: …',
-    }
-)
 
 
 async def write_history(dsn: str) -> int:
     """Writes the past of all jobs up to now; returns the number of runs."""
     connection = await asyncpg.connect(dsn)
     try:
-        now = await connection.fetchval("select bellringer.now()")
         written = 0
         for job in await connection.fetch(JOBS):
-            past = list(_attempts(job["name"], job["schedules"], now))
+            past = list(_attempts(job["name"], job["schedules"], job["created_at"]))
             if past:
                 columns = [list(column) for column in zip(*past, strict=True)]
                 await connection.execute(
@@ -85,6 +93,7 @@ async def write_history(dsn: str) -> int:
                 await connection.execute(RUNS, job["job_id"], columns[0])
                 await connection.execute(ATTEMPTS, job["job_id"], *columns)
                 written += len(past)
+        await connection.execute(EVENTS)
         await connection.execute(USAGE)
         await connection.execute(AGE_JOBS, AGE)
         await connection.execute("analyze")
@@ -93,23 +102,32 @@ async def write_history(dsn: str) -> int:
         await connection.close()
 
 
-def _attempts(name: str, schedules: str, now: datetime) -> Iterator[tuple[Any, ...]]:
+def _attempts(name: str, schedules: str, until: datetime) -> Iterator[tuple[Any, ...]]:
     """Yields occurrence, start, end, outcome, final state and error of each run of a job."""
     chance = random.Random(name)  # noqa: S311 - the same pictures every time
     for document in json.loads(schedules):
         schedule = parse_schedule(document)
-        often = schedule.next_after(now) is not None and len(_occurrences(schedule, now - timedelta(hours=2), now)) > 1
-        occurrences = _occurrences(schedule, now - (RECENT if often else AGE), now - timedelta(minutes=1))
+        often = (
+            schedule.next_after(until) is not None
+            and len(_occurrences(schedule, until - timedelta(hours=2), until)) > 1
+        )
+        occurrences = _occurrences(schedule, until - (RECENT if often else AGE), until)
         for at in occurrences[-MAX_PER_JOB:]:
             hour = at.astimezone(UTC).hour
             late = chance.lognormvariate(-4.6, 0.7) + (chance.expovariate(0.4) if chance.random() < 0.004 else 0)
             median = SECONDS.get(name, 1.0) * (1 + 0.3 * (8 <= hour <= 17))
             took = median * chance.lognormvariate(0, 0.25)
-            failed = chance.random() < (0.35 if name == FAILING else 0.004)
             begun = at + timedelta(seconds=late)
-            ends_as = "dead" if failed and name == FAILING else "succeeded"
-            outcome, error = ("failed", ERROR) if ends_as == "dead" else ("ok", None)
-            yield at, begun, begun + timedelta(seconds=took), outcome, ends_as, error
+            share, *error = FAILURES.get(name, (0.0,))
+            died = chance.random() < share
+            outcome, ends_as = ("failed", "dead") if died else ("ok", "succeeded")
+            yield at, begun, begun + timedelta(seconds=took), outcome, ends_as, _error(*error) if died else None
+
+
+def _error(kind: str, message: str) -> str:
+    return json.dumps(
+        {"type": kind, "message": message, "traceback": f"Traceback (most recent call last):\n{kind}: {message}"}
+    )
 
 
 def _occurrences(schedule: Any, start: datetime, end: datetime) -> list[datetime]:
