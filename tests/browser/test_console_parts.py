@@ -197,7 +197,7 @@ def test_the_ledger_shows_the_error_of_a_failed_occurrence(eye: Eye, job: str) -
     page = eye.go(f"jobs/{job}?tab=ledger")
     failed = page.locator("tbody tr", has=page.get_by_text("failed", exact=True))
     expect(failed).to_have_count(1)
-    expect(failed).to_contain_text("RuntimeError: no label · no attempts left (2 of 2)")
+    expect(failed).to_contain_text("RuntimeError: no label · no retries left")
     expect(page.locator("tbody tr").last).to_contain_text("manual")
     page.get_by_role("button", name="failed 1").click()
     expect(page.locator("tbody tr")).to_have_count(1)
@@ -240,7 +240,7 @@ def test_occurrences_without_a_run_are_listed_among_the_runs(eye: Eye, shop: Sho
 def test_the_events_of_a_job_name_errors_runs_and_changes(eye: Eye, job: str) -> None:
     page = eye.go(f"jobs/{job}?tab=events")
     dead = page.locator("tbody tr", has=page.get_by_text("dead", exact=True))
-    expect(dead).to_contain_text("RuntimeError: no label · no attempts left (2 of 2)")
+    expect(dead).to_contain_text("RuntimeError: no label · no retries left")
     expect(dead.get_by_role("link")).to_have_attribute("href", re.compile("/runs/"))
     page.get_by_role("button", name="created 1").click()
     expect(page.locator("tbody tr")).to_have_count(1)

@@ -63,7 +63,7 @@ def test_a_run_that_is_executed_again_after_a_lost_attempt_is_as_it_should_be() 
         ([recorded(state="queued")], [executed()], "not recorded so"),
         ([recorded(state="cancelled")], [executed()], "nobody cancelled it"),
         ([recorded(state="lacks")], [executed()], "neither ended nor queued"),
-        ([recorded(state="dead", reason="all 3 attempts are used")], [executed()], "dead without a proof"),
+        ([recorded(state="dead", reason="no retries left")], [executed()], "dead without a proof"),
         ([recorded(state="dead", reason="poison: …", lost_by={"a", "b"})], [executed()], "dead without a proof"),
         ([recorded(outcomes={1: "ok", 2: "ok"})], [executed(), executed(attempt=2)], "executed again though"),
         ([recorded()], [executed(wall=HEALED - 30)], "before its time"),
@@ -105,7 +105,7 @@ def test_a_run_delivered_at_most_once_may_die_of_a_lost_attempt_and_of_nothing_e
     sent = [accepted(kind="once")]
     lost = recorded(state="dead", task="once", reason=AT_MOST_ONCE, outcomes={1: "lost"})
     assert judged([lost], [executed(outcome="")], sent) == []
-    failed = recorded(state="dead", task="once", reason="all 100 attempts are used", outcomes={1: "failed"})
+    failed = recorded(state="dead", task="once", reason="no retries left", outcomes={1: "failed"})
     assert judged([failed], [executed(outcome="")], sent) != []
     twice = [executed(outcome=""), executed(attempt=2)]
     assert any("executed 2 times" in each for each in judged([recorded(task="once")], twice, sent))

@@ -322,7 +322,7 @@ def _find_death_reason(ending: Ending, spent: int, retry: Retry, delivery: str, 
         return ending.final or "the result cannot be stored"
     if reason := _find_excluded_error(ending, retry):
         return reason
-    return f"all {retry.attempts} attempts are used" if spent >= retry.attempts else None
+    return "no retries left" if spent >= retry.attempts else None
 
 
 def _find_excluded_error(ending: Ending, retry: Retry) -> str | None:

@@ -29,7 +29,7 @@ from bellringer.store.interned_names import Catalog
 DUE = datetime(2026, 11, 16, 2, 30, tzinfo=UTC)
 DATA: dict[EventKind, dict[str, Any]] = {
     EventKind.FAILED: {"outcome": "failed", "error": "Boom", "retry_in": 7.5},
-    EventKind.DEAD: {"error": "Boom", "reason": "all 3 attempts are used"},
+    EventKind.DEAD: {"error": "Boom", "reason": "no retries left"},
     EventKind.RECOVERED: {"after": "dead", "since": DUE.isoformat()},
     EventKind.LATE: {"due": "2026-11-16T02:30:00+00:00", "late_after": 90, "blocked": 5},
     EventKind.MISSED: {"from": DUE.isoformat(), "to": DUE.isoformat(), "count": 3, "misfire": "skip"},
@@ -71,7 +71,7 @@ WITHOUT_RUN = {
 }
 WORDS = {
     EventKind.FAILED: "attempt 0 failed: Boom, retries in 7s500ms",
-    EventKind.DEAD: "failed for good: Boom (all 3 attempts are used)",
+    EventKind.DEAD: "failed for good: Boom (no retries left)",
     EventKind.RECOVERED: "recovered, after dead at 2026-11-16T02:30:00Z",
     EventKind.LATE: "not started 1m30s after its scheduled time; blocked by job_paused, task_unknown",
     EventKind.MISSED: "3 missed since 2026-11-16T02:30:00Z; misfire policy skip",

@@ -242,7 +242,10 @@ async def test_a_manual_run_takes_the_params_of_the_workflow(api: httpx2.AsyncCl
     assert (run["kwargs"], run["has_nodes"], run["blocked"], "workflow" in run) == ({"region": "us"}, True, [], False)
     await worker.all()
     ended = (await api.get(f"{API}/runs/{run['run_id']}")).json()
-    assert (ended["state"], ended["reason"]) == ("dead", "its node transform failed")  # demo gave no list
+    assert (ended["state"], ended["reason"]) == (
+        "dead",
+        "node transform failed: the value to map over is not a list",
+    )
     refused = await api.post(f"{API}/runs/{run['run_id']}/replay", json={"kwargs": {"x": 1}})
     assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/kwargs/x")
     again = await api.post(f"{API}/runs/{run['run_id']}/replay", json={"kwargs": {"region": "ap"}})

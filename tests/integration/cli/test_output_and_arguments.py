@@ -142,10 +142,10 @@ def test_an_end_shows_what_came_of_it() -> None:
         "↻",
         "attempt 1 failed: Busy: 503 again, next try in 3 s",
     )
-    dead = {"event": RunEvent.EXHAUSTED, "ends_as": State.DEAD, "reason": "all 1 attempts are used"}
+    dead = {"event": RunEvent.EXHAUSTED, "ends_as": State.DEAD, "reason": "no retries left"}
     assert ended(dead, outcome=Outcome.FAILED, error=error) == (
         "☠",
-        "is dead: Busy: 503 again (all 1 attempts are used)",
+        "is dead: Busy: 503 again (no retries left)",
     )
 
 

@@ -125,7 +125,7 @@ async def test_a_run_waits_for_its_next_attempt_and_then_gives_up(harness: Engin
     await harness.fail(seat, await harness.claim_one(seat))
     [dead] = (await of_run(harness, sent.key)).reasons
     assert (dead.code, dead.fix) == ("ended", f"bellringer runs retry {sent.key.id}")
-    assert dead.text == "the run is dead: it failed now, after 2 attempts: ValueError: no; all 2 attempts are used"
+    assert dead.text == "the run is dead: it failed now, after 2 attempts: ValueError: no; no retries left"
     await commands.discard(harness.store, [sent.key], tenant_id=harness.tenant)
     assert (await of_run(harness, sent.key)).reasons[0].fix == ""
 

@@ -84,7 +84,7 @@ async def test_the_last_failure_is_a_dead_letter(harness: EngineHarness) -> None
     await harness.fail(seat, claimed, message="no 17")
     run = await harness.run(claimed.key)
     assert run.state is State.DEAD
-    assert run.error["reason"] == "all 1 attempts are used"
+    assert run.error["reason"] == "no retries left"
     [letter] = await runs.dead(harness.store, 1, None, None, 10)
     assert (letter.key, letter.attempt, letter.died_at) == (claimed.key, 1, harness.noon)
     assert letter.fingerprint == error_fingerprint(
@@ -369,7 +369,7 @@ async def test_lost_attempts_use_up_no_retries(harness: EngineHarness, attempts:
         claimed = await harness.claim_one(seat)
     assert await letters(harness) == {}
     await harness.fail(seat, claimed)
-    assert await letters(harness) == {sent.key: f"all {attempts} attempts are used"}
+    assert await letters(harness) == {sent.key: "no retries left"}
 
 
 async def test_each_loss_is_an_event(harness: EngineHarness) -> None:

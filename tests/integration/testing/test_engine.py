@@ -169,7 +169,7 @@ def test_a_run_that_gives_up_is_a_dead_letter(bellringer_test: Testing) -> None:
 
     assert run.state() is State.DEAD
     (letter,) = t.dead()
-    assert (letter.key, letter.attempt, letter.reason) == (run.key, 4, "all 4 attempts are used")
+    assert (letter.key, letter.attempt, letter.reason) == (run.key, 4, "no retries left")
     assert letter.error["type"] == "RuntimeError"
 
 

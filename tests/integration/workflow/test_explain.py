@@ -138,7 +138,7 @@ async def test_a_node_that_was_skipped_shows_by_what(harness: EngineHarness) -> 
         await harness.retry(await of_node(harness, "a"))
     assert "workflows retry" in refused.value.hint
     told = await explain.load_run_explanation(harness.store, key, tenant_id=1)
-    assert told.reasons[0].text.endswith("NodesFailed: its nodes a, odd failed")
+    assert told.reasons[0].text.endswith("NodesFailed: nodes a, odd failed; a: ValueError: no")
 
 
 async def test_a_stopped_run_says_so_of_its_nodes(harness: EngineHarness) -> None:

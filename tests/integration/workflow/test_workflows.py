@@ -162,8 +162,15 @@ async def test_a_failure_skips_what_comes_after_it_and_ends_the_run_dead(harness
         "a": "dead", "b": "skipped upstream", "c": "skipped upstream", "clean": "succeeded", "other": "succeeded",
     }  # fmt: skip
     run = await harness.run(key)
-    assert (run.state, run.reason) == (State.DEAD, "its node a failed")
+    assert (run.state, run.reason) == (State.DEAD, "node a failed: ValueError: no")
     assert await harness.value("select count(*) from dead_letters") == 1
+
+
+async def test_the_error_of_a_run_names_the_failed_element_of_a_map(harness: EngineHarness) -> None:
+    nodes: Nodes = [{"name": "each", "over": {"value": [1, 2]}}]
+    play, key = await start(harness, nodes, {"each": failed()})
+    await play.all()
+    assert ((await harness.run(key)).error or {})["message"] == "node each[0] failed: ValueError: no"
 
 
 async def test_a_failure_that_is_dealt_with_does_not_fail_the_run(harness: EngineHarness) -> None:

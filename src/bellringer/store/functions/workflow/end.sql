@@ -178,15 +178,50 @@ begin
   return true;
 end $$;
 
--- The error of a workflow run that failed: what stopped it, or the names of its failed nodes.
+-- The error of a workflow run that failed: what stopped it, or the names of its failed nodes with the error of the
+-- first one (of a map: of its first failed element).
 create or replace function workflow_error(p_flow flows, p_failed_names text[]) returns jsonb
-language plpgsql immutable as $$
+language plpgsql stable set search_path = bellringer, pg_temp as $$
 declare
-  reason text := coalesce(p_flow.stopped,
-                          case when cardinality(p_failed_names) = 1 then 'its node ' || p_failed_names[1] || ' failed'
-                               else 'its nodes ' || array_to_string(p_failed_names[:5], ', ') || ' failed' end);
+  is_one  boolean := cardinality(p_failed_names) = 1;
+  message text := coalesce(p_flow.stopped,
+                           case when is_one then 'node ' || p_failed_names[1] || ' failed'
+                                else 'nodes ' || array_to_string(p_failed_names[:5], ', ') || ' failed' end);
+  root    record;
 begin
+  if p_flow.stopped is null then
+    select root_cause.* from first_failure(p_flow, p_failed_names[1]) root_cause into root;
+    message := case when root.error is null then message
+                    when is_one then 'node ' || root.name || ' failed: ' || root.error
+                    else message || '; ' || root.name || ': ' || root.error end;
+  end if;
   return jsonb_build_object(
     'type', case when p_flow.stopped is not null then 'Stopped' else 'NodesFailed' end,
-    'nodes', to_jsonb(p_failed_names), 'reason', reason, 'message', reason);
+    'nodes', to_jsonb(p_failed_names), 'reason', message, 'message', message);
 end $$;
+
+-- A failed node of a workflow run with its error in one line; of a map, the first failed element. No row if no
+-- error of it is known.
+create or replace function first_failure(p_flow flows, p_name text) returns table (name text, error text)
+language sql stable set search_path = bellringer, pg_temp as $$
+  select graph_node.name || coalesce('[' || failed.place || ']', ''), coalesce(failure.error, failed.reason)
+  from graph_nodes graph_node
+  cross join lateral (
+    select node.node, node.size, node.first from flow_nodes node
+    where node.flow_id = p_flow.flow_id and node.node = graph_node.node offset 0) whole
+  cross join lateral (
+    select node.node, node.place, node.reason from flow_nodes node
+    where node.flow_id = p_flow.flow_id and node.state in ('dead', 'cancelled')
+      and (node.node = whole.node or node.node between whole.first and whole.first + whole.size - 1) offset 0) failed
+  left join lateral (
+    select nullif(left(concat_ws(': ', attempt.error ->> 'type',
+                                 coalesce(attempt.error ->> 'message', attempt.error ->> 'reason')),
+                       300), '') as error
+    from attempts attempt
+    where attempt.job_id = p_flow.flow_id and attempt.scheduled_for = p_flow.scheduled_for
+      and attempt.slot = failed.node and attempt.error is not null
+    order by attempt.attempt desc limit 1) failure on true
+  where graph_node.graph_id = p_flow.graph_id and graph_node.name = p_name
+    and coalesce(failure.error, failed.reason) is not null
+  order by failed.place, failed.node limit 1
+$$;
