@@ -58,6 +58,7 @@ class OperationRow:
     action: str
     filter: Any
     named: int | None  # the number of given ids
+    first_ids: Sequence[str] | None  # the first twenty of them
     total: int
     total_is_least: bool
     done: int

@@ -89,12 +89,19 @@ class Failure(ResponseModel, frozen=True):
     detail: str
 
 
+class OperationItem(ResponseModel, frozen=True):
+    """A job, a run or a dead letter that an operation was given. `name` is the name of its job, null if there is none."""
+
+    id: str
+    name: str | None
+
+
 class Operation(ResponseModel, frozen=True):
     """A bulk operation and its progress; `state` is running, done or aborted.
 
     `total` was counted at the start. `skipped` items needed no change. `eta` is the expected end, by the pace so far or
     the rate; `failures` lists the first twenty. `changes` are the fields that jobs.update sets; `reverts` is the
-    operation whose changes this one takes back.
+    operation whose changes this one takes back. `items` are the first twenty of the items that were given by id.
     """
 
     operation_id: str
@@ -115,6 +122,7 @@ class Operation(ResponseModel, frozen=True):
     failures: list[Failure]
     changes: dict[str, Any] | None = None
     reverts: str | None = None
+    items: list[OperationItem] | None = None
 
 
 class OperationPage(ResponseModel, frozen=True):

@@ -63,7 +63,7 @@ async def test_jobs_are_paused_and_resumed_by_a_filter(api: httpx2.AsyncClient, 
     assert jobs["job 1"]["paused"]["reason"] == "the audit"
     assert jobs["other"]["paused"] is None
     resumed = await finish(api, store, catalog, await ask(api, "jobs.resume", filter={"state": "paused"}))
-    assert resumed["done"] == 3
+    assert (resumed["done"], resumed["items"]) == (3, None)
     jobs = {job["name"]: job for job in (await api.get("/api/v1/jobs")).json()["items"]}
     assert all(job["paused"] is None for job in jobs.values())
 
@@ -72,11 +72,12 @@ async def test_jobs_are_run_and_deleted_by_name(api: httpx2.AsyncClient, store: 
     first, second = await create(api, 2)
     ran = await finish(api, store, catalog, await ask(api, "jobs.run", ids=["job 0", second, first], reason="again"))
     assert (ran["named"], ran["done"]) == (2, 2)
+    assert ran["items"] == [{"id": first, "name": "job 0"}, {"id": second, "name": "job 1"}]
     runs = (await api.get("/api/v1/runs", params={"cause": "manual"})).json()["items"]
     assert {run["job_id"] for run in runs} == {first, second}
     assert {run["reason"] for run in runs} == {"again"}
     deleted = await finish(api, store, catalog, await ask(api, "jobs.delete", ids=["job 0"]))
-    assert deleted["done"] == 1
+    assert (deleted["done"], deleted["items"]) == (1, [{"id": first, "name": None}])
     assert (await api.get(f"/api/v1/jobs/{first}")).status_code == 404
 
 

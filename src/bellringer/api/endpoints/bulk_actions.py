@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -35,6 +35,7 @@ from bellringer.wire.operations import (
     JobsFilter,
     LettersFilter,
     Operation,
+    OperationItem,
     OperationPage,
     OperationRequest,
     PlannedField,
@@ -305,7 +306,8 @@ async def listing(call: RequestContext) -> Response:
     now = await call.store.now()
     more = len(found) > limit
     following = call.cursor_to("operations", OperationMark(found[limit - 1].operation_id)) if more else None
-    return reply(OperationPage(items=[_render_operation(o, now) for o in found[:limit]], next_cursor=following))
+    names = await _job_names(call, found[:limit])
+    return reply(OperationPage(items=[_render_operation(o, now, names) for o in found[:limit]], next_cursor=following))
 
 
 @operation(Routes.operation, role=Role.VIEWER)
@@ -362,10 +364,20 @@ async def stored(call: RequestContext, number: int) -> Operation:
     found = await operations.get(call.store, number, call.tenant_id)
     if found is None:
         raise no_operation()
-    return _render_operation(found, await call.store.now())
+    return _render_operation(found, await call.store.now(), await _job_names(call, [found]))
 
 
-def _render_operation(o: operations.OperationRow, now: datetime) -> Operation:
+async def _job_names(call: RequestContext, found: Sequence[operations.OperationRow]) -> dict[UUID, str]:
+    """Returns the names of the jobs of the items that operations were given."""
+    ids = {_job_of(o.action, text) for o in found for text in o.first_ids or ()}
+    return {job.job_id: job.name for job in await jobs.get_many(call.reads, list(ids), call.tenant_id)} if ids else {}
+
+
+def _job_of(action: str, item: str) -> UUID:
+    return UUID(item) if operate.target_kind(action) == "jobs" else decode_run_id(item).job_id
+
+
+def _render_operation(o: operations.OperationRow, now: datetime, names: Mapping[UUID, str]) -> Operation:
     return Operation(
         operation_id=encode_operation(o.operation_id),
         action=o.action,
@@ -385,6 +397,9 @@ def _render_operation(o: operations.OperationRow, now: datetime) -> Operation:
         failures=[Failure(**failure) for failure in o.failures],
         changes=o.change,
         reverts=None if o.reverts is None else encode_operation(o.reverts),
+        items=None
+        if o.first_ids is None
+        else [OperationItem(id=text, name=names.get(_job_of(o.action, text))) for text in o.first_ids],
     )
 
 
