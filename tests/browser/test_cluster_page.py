@@ -149,7 +149,7 @@ def test_the_discard_of_a_dead_letter_is_undone_from_its_notification(eye: Eye, 
 def test_an_operation_that_discarded_dead_letters_is_undone(eye: Eye, shop: Shop) -> None:
     runs = die(shop, "a lost wheel", 3)
     page = open_group(eye, shop, runs[0])
-    page.get_by_role("button", name="Discard these …").click()
+    page.get_by_role("button", name="Discard these…").click()
     form = page.get_by_role("dialog")
     expect(form).to_contain_text("you can undo this for a day")
     form.get_by_label("Type 3 to continue").fill("3")
@@ -166,11 +166,10 @@ def test_actions_on_all_dead_letters_are_in_a_menu(eye: Eye, shop: Shop) -> None
     die(shop, "a flat battery", 1)
     page = eye.go("dead-letters")
     assert page.locator("main button.main, main button.danger").count() == 0, "no loud button"
-    page.get_by_role("button", name="Actions on all dead letters").click()
-    expect(page.get_by_role("menuitem")).to_have_text(["Redrive all …", "Discard all …"])
+    page.get_by_role("button", name="More actions").click()
+    expect(page.get_by_role("menuitem")).to_have_text(["Retry all…", "Discard all…", "Copy CLI", "Copy curl"])
     page.keyboard.press("Escape")
-    page.get_by_role("button", name=re.compile("More actions: .*flat battery")).click()
-    page.get_by_role("menuitem", name="Discard …").click()
+    page.get_by_role("button", name=re.compile("Discard: .*flat battery")).click()
     expect(page.get_by_role("dialog")).to_contain_text("Discard 1 dead letter")
 
 

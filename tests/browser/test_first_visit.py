@@ -32,16 +32,16 @@ def test_from_an_empty_page_to_a_run_that_was_brought_back(look: Open, shop: Sho
     eye.picture("newcomer dead run")
 
     page.get_by_role("link", name="Dead letters", exact=True).click()
-    expect(page.locator(".verdict")).to_contain_text("1 dead in 1 group")
+    expect(page.locator(".head .sum")).to_contain_text("1 dead letter in 1 group")
     page.get_by_text(WHY).first.wait_for()
     shop.mend()
-    page.get_by_role("button", name="Redrive: RuntimeError").click()
-    page.get_by_role("button", name="Redrive 1 dead letter").click()
-    page.get_by_role("heading", name="Redrive dead letters").wait_for()  # the operation, and how far it is
+    page.get_by_role("button", name="Retry: RuntimeError").click()
+    page.get_by_role("button", name="Retry 1 dead letter").click()
+    page.get_by_role("heading", name="Retry dead letters").wait_for()  # the operation, and how far it is
     until(lambda: shop.ask("GET", f"runs/{second}", **{"X-Tenant": TENANT})["state"] == "succeeded", "it was redriven")
     page.keyboard.press("g")
     page.keyboard.press("d")
-    page.get_by_text("No dead letters.").wait_for()
+    page.get_by_role("heading", name="No dead letters").wait_for()
     eye.go()
     expect(page.locator(".verdict")).to_be_visible()
 

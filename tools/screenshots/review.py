@@ -17,7 +17,7 @@ from typing import Any, Final
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from bellringer.testing.postgres import serve
-from tools.screenshots.pictures import Bookshop, find_chromium, open_bookshop, open_page
+from tools.screenshots.pictures import Bookshop, find_chromium, open_bookshop, open_page, wait_for
 
 SCREENS: Final = {"1440": (1440, 900), "1280": (1280, 800), "390": (390, 844)}
 THEMES: Final = ("light", "dark")
@@ -98,7 +98,7 @@ def set_up(bookshop: Bookshop, webhook_url: str) -> Mapping[str, str]:
         **ids,
         "report": jobs["nightly report"],
         "priced": jobs["refresh prices"],
-        "running": call("POST", f"jobs/{jobs['rebuild search']}/run", {})["run_id"],
+        "search": jobs["rebuild search"],
         "failed_workflow": flow,
         "operation": operation["operation_id"],
         "endpoint": endpoint["endpoint_id"],
@@ -112,13 +112,21 @@ def take(browser: Browser, bookshop: Bookshop, ids: Mapping[str, str], folder: P
             context.add_init_script(f"localStorage['bellringer.theme'] = '{theme}'")
             page = context.new_page()
             for name in names:
-                open_page(page, f"{bookshop.url}/console/{PAGES[name].format_map(ids)}")
+                running = {"running": _start_long_run(bookshop, ids)} if name == "run-running" else {}
+                open_page(page, f"{bookshop.url}/console/{PAGES[name].format_map({**ids, **running})}")
                 if name == "palette":
                     _open_palette(page)
                 page.screenshot(
                     path=folder / f"{name}-{screen}-{theme}.png", full_page=width < 1280 or name != "palette"
                 )
             context.close()
+
+
+def _start_long_run(bookshop: Bookshop, ids: Mapping[str, str]) -> str:
+    """Starts a run of about 20 seconds; waits until a worker executes it and has reported progress."""
+    run_id = bookshop.call("POST", f"jobs/{ids['search']}/run", {"kwargs": {"titles": 16_720}})["run_id"]
+    wait_for(lambda: bookshop.call("GET", f"runs/{run_id}").get("progress"), "the run reports its progress")
+    return str(run_id)
 
 
 def _open_palette(page: Page) -> None:

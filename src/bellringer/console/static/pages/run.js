@@ -14,16 +14,18 @@ import { Attempts, RunTimeBar } from "../parts/attempts.js";
 import { Card, DescriptionList, Json, Link, Loading, Tabs, Time, copy } from "../parts/elements.js";
 import { perform, confirm, openDialog, notify } from "../parts/dialog.js";
 import { TextField, faultsAt } from "../parts/field.js";
-import { WorkflowRun } from "../parts/workflow_run.js";
+import { WorkflowRun, canRetryNodes, useGraph } from "../parts/workflow_run.js";
 import { Logs } from "../parts/logs.js";
+import { retryAll } from "../parts/node_actions.js";
 import { Menu } from "../parts/menu.js";
 import { usePollingWhile } from "../parts/operations.js";
 import { CANCELLABLE, CopyButton, RETRIABLE, RunId, RunDuration, errorSummary, blockReasons, hasEnded, formatLateness, progressText, shortId, workerName } from "../parts/run_text.js";
 import { zoneOf } from "../parts/schedule.js";
-import { State, look } from "../parts/state_badge.js";
+import { look } from "../parts/state_badge.js";
 import { Why, whyRun } from "../parts/why.js";
 
 const NEIGHBOR_LIMIT = 60;
+const MAX_LINKED_NODES = 3;
 const TABS = { nodes: "Nodes", run: "Run" }; // tabs of a workflow run
 const NODE_PARAMETERS = { view: "", node: "", element: "", state: "", dir: "", follow: "" };
 const pathOf = (run) => `runs/${part(run.run_id)}`;
@@ -47,6 +49,7 @@ function useWorkers(run) {
 }
 
 function Page({ run, reload }) {
+  const graph = useGraph(run);
   const job = useJob(run);
   const workers = useWorkers(run);
   const zone = job ? zoneOf(job) : undefined;
@@ -54,6 +57,7 @@ function Page({ run, reload }) {
   const actions = {
     retry: () => perform(() => retry(run).then(reload), "Retrying the run"),
     cancel: () => askCancel(run, reload),
+    retryNodes: canRetryNodes(graph.data) && (() => retryAll(graph.data, () => (reload(), graph.reload()))),
     replay: () => askReplay(run),
   };
   useShortcuts(
@@ -68,14 +72,14 @@ function Page({ run, reload }) {
   const tab = query.value.get("tab") === "run" ? "run" : "nodes";
   const itself = html`<${RunDetails} run=${run} zone=${zone} workers=${workers} />`;
   return html`<${Crumbs} run=${run} />
-    <header class="head"><h1>${run.workflow?.node ?? run.job ?? run.task}</h1><${State} of=${run.state} />
+    <header class="head"><h1>${run.workflow?.node ?? run.job ?? run.task}</h1>
       <span class="mute"><${Time} at=${run.scheduled_for} job=${zone} short=${false} /></span><span class="gap"></span>
       <${Buttons} run=${run} acts=${actions} /></header>
     <${Verdict} run=${run} zone=${zone} workers=${workers} />
     ${!run.has_nodes && html`<${RunTimeBar} run=${run} />`}
     ${run.has_nodes
       ? html`<${Tabs} tabs=${TABS} chosen=${tab} choose=${(next) => setQuery({ ...NODE_PARAMETERS, tab: next === "nodes" ? "" : next })} />
-        <div role="tabpanel" aria-label=${TABS[tab]}>${tab === "nodes" ? html`<${WorkflowRun} run=${run} />` : itself}</div>`
+        <div role="tabpanel" aria-label=${TABS[tab]}>${tab === "nodes" ? html`<${WorkflowRun} run=${run} found=${graph} />` : itself}</div>`
       : itself}`;
 }
 
@@ -98,10 +102,14 @@ function retry(run) {
 function RunDetails({ run, zone, workers }) {
   const hasBegun = run.attempts.some((one) => one.attempt > 0) || run.state === "running";
   const why = !hasEnded(run) && html`<${Card} title=${STATE_QUESTIONS[run.state] ?? "Why is it in this state?"} wide=${!hasBegun}><${Why} path=${`${pathOf(run)}/explain`} /><//>`;
+  const logs = hasBegun && html`<section class="card wide run-logs" id="logs" aria-label="Logs"><${Logs} run=${run} zone=${zone} /></section>`;
+  const attempts = run.attempts.length > 0 && html`<${Card} title="Attempts" wide=${true}><${Attempts} run=${run} zone=${zone} workers=${workers} /><//>`;
+  const isDead = run.state === "dead"; // its traceback comes before its logs
   return html`${run.has_nodes && html`<${RunTimeBar} run=${run} />`}
-    ${hasBegun ? html`<section class="card wide run-logs" id="logs" aria-label="Logs"><${Logs} run=${run} zone=${zone} /></section>` : why}
+    ${isDead && attempts && html`<div class="cards pair">${attempts}</div>`}
+    ${hasBegun ? logs : why}
     <div class="cards pair">
-      ${run.attempts.length > 0 && html`<${Card} title="Attempts" wide=${true}><${Attempts} run=${run} zone=${zone} workers=${workers} /><//>`}
+      ${!isDead && attempts}
       ${hasBegun && why}
       <${Card} title="Arguments" wide=${!hasBegun || (hasEnded(run) && !hasOutcome(run))} aside=${html`<${CopyButton} text=${write({ args: run.args, kwargs: run.kwargs }, 2)} what="arguments" />`}>
         <${Payload} run=${run} /><//>
@@ -120,7 +128,15 @@ function Verdict({ run, zone, workers }) {
   const [icon, tone] = look(run.state);
   const error = ["dead", "retrying", "cancelled", "skipped"].includes(run.state) ? latestError(run) : "";
   return html`<div class="verdict run-verdict tone-${tone === "mute" ? "calm" : tone}"><p><${Icon} name=${icon} /> ${verdictText(run, zone)}${run.worker_id !== null && WITH_WORKER.includes(run.state) && html`<span class="where">on <${Link} to="runs" terms=${{ worker: run.worker_id }} title="Runs of this worker">${workerName(run.worker_id, workers)}<//></span>`}</p>
-    ${error && html`<p class="run-error">${error}</p>`}${run.state === "running" && html`<${Bar} run=${run} />`}</div>`;
+    ${error && html`<p class="run-error">${error}</p>`}<${ErrorLinks} run=${run} />${run.state === "running" && html`<${Bar} run=${run} />`}</div>`;
+}
+
+/** From a dead run to the nodes that failed, or to the dead letters of its job. */
+function ErrorLinks({ run }) {
+  if (run.state !== "dead" || run.workflow) return null;
+  const nodes = run.has_nodes ? (run.error?.nodes ?? []).slice(0, MAX_LINKED_NODES) : [];
+  return html`<p class="more-links">${nodes.map((node) => html`<${Link} key=${node} to=${pathOf(run)} terms=${{ node }}>Show node ${node}<//> `)}
+    ${run.job && html`<${Link} to="dead-letters" terms=${{ job: run.job }}>Dead letters of this job<//>`}</p>`;
 }
 
 /** The error of a run that has ended, or of the last attempt of one that is retried. */
@@ -131,6 +147,7 @@ const STATE_TEXTS = { queued: "Waiting for a worker", blocked: "Blocked", waitin
 function verdictText(run, zone) {
   const tries = run.attempt > 1 ? ` on attempt ${run.attempt}` : "";
   if (run.state === "succeeded") return html`<strong>Succeeded</strong>${tries} in <${RunDuration} run=${run} /> `;
+  if (run.has_nodes && run.state === "dead") return html`<strong>Dead</strong> after <${RunDuration} run=${run} /> `;
   const after = `after ${run.attempt === 1 ? "1 attempt" : `${run.attempt} attempts`}`;
   if (run.state === "running") {
     const far = [run.cancel_requested && ", cancel requested", progressText(run) && `: ${progressText(run)}`].filter(Boolean).join("");
@@ -158,16 +175,21 @@ function Bar({ run }) {
 function Buttons({ run, acts: actions }) {
   const canRetry = may("operator") && RETRIABLE.includes(run.state) && !run.has_nodes;
   const canReplay = may("operator") && hasEnded(run) && !run.workflow;
+  const canRun = may("operator") && run.state === "succeeded" && !run.workflow;
   return html`<div class="tools head-actions" role="group" aria-label="Actions">
+    ${actions.retryNodes && html`<button type="button" class="main" onClick=${actions.retryNodes}><${Icon} name="retry" /> Retry all failed</button>`}
+    ${canRun && html`<button type="button" class="main" onClick=${() => replayUnchanged(run)}><${Icon} name="play" /> Replay</button>`}
     ${canRetry && html`<button type="button" class="main" onClick=${actions.retry}><${Icon} name="retry" /> ${run.state === "dead" ? "Retry" : "Retry now"}</button>`}
-    ${canReplay && html`<button type="button" onClick=${actions.replay}>Edit and replay …</button>`}
+    ${canReplay && html`<button type="button" onClick=${actions.replay}>Edit and replay…</button>`}
     ${may("operator") && CANCELLABLE.includes(run.state) && html`<button type="button" class="danger" disabled=${run.cancel_requested} onClick=${actions.cancel}>
-      ${run.cancel_requested ? "Cancel requested" : "Cancel …"}</button>`}
-    ${run.job && html`<button type="button" class="quiet icon" aria-label="Previous run of the job" title="Previous run of the job ([)" onClick=${() => goToNeighbor(run, -1)}><${Icon} name="chevron-left" /></button>
-    <button type="button" class="quiet icon" aria-label="Next run of the job" title="Next run of the job (])" onClick=${() => goToNeighbor(run, 1)}><${Icon} name="chevron-right" /></button>`}
+      ${run.cancel_requested ? "Cancel requested" : "Cancel…"}</button>`}
+    ${run.job && html`<button type="button" class="quiet icon roomy-only" aria-label="Previous run of the job" title="Previous run of the job ([)" onClick=${() => goToNeighbor(run, -1)}><${Icon} name="chevron-left" /></button>
+    <button type="button" class="quiet icon roomy-only" aria-label="Next run of the job" title="Next run of the job (])" onClick=${() => goToNeighbor(run, 1)}><${Icon} name="chevron-right" /></button>`}
     <${Menu} label="More actions" items=${[
       { icon: "help", text: "Explain", act: () => whyRun(run), hint: "e" },
       { icon: "copy", text: "Copy run id", act: () => copy(run.run_id).then(() => notify("Copied the run id")) },
+      run.job && { icon: "chevron-left", text: "Previous run of the job", act: () => goToNeighbor(run, -1), hint: "[" },
+      run.job && { icon: "chevron-right", text: "Next run of the job", act: () => goToNeighbor(run, 1), hint: "]" },
       ...copyItems({ share: {}, cli: `bellringer runs get ${run.run_id}`, path: pathOf(run) }),
       { icon: "runs", text: "All runs of this task", to: "runs", terms: { task: run.task } },
     ]} />
@@ -201,31 +223,40 @@ function Outcome({ run }) {
 }
 
 /** Runs are created ahead of their time, so that they can start on time. */
-const offsetText = (length) => `${formatDuration(length)} ${length < 0 ? "before" : "after"} the scheduled time`;
+const offsetText = (length) => (Math.abs(length) < 1 ? "on time" : `${formatDuration(length)} ${length < 0 ? "before" : "after"} the scheduled time`);
 
+/** What the run is of, when it ran, and where. */
 function Context({ run, zone, workers }) {
   const at = (instant) => instant && html`<${Time} at=${instant} job=${zone} short=${false} />`;
-  return html`<${DescriptionList} of=${[
-    ["Idempotency key", html`<code>${run.run_id}</code> <${CopyButton} text=${run.run_id} what="idempotency key" />`],
-    ["Scheduled for", html`${at(run.scheduled_for)}${run.slot ? ` (slot ${run.slot})` : ""}`],
-    ["Created", run.fired_at && html`${at(run.fired_at)} <span class="mute">${offsetText(secondsBetween(run.scheduled_for, run.fired_at))}</span>`],
-    ["Started", at(run.started_at)],
-    ["Ended", at(run.finished_at)],
-    ["Late by", formatLateness(run)],
-    (run.reason || run.error?.reason) && ["Reason", run.reason || run.error.reason],
-    ["Cause", run.cause],
-    ["Task", html`<${Link} to="runs" terms=${{ task: run.task }}><code>${run.task}</code><//>`],
-    ["Job", run.job ? html`<${Link} to=${`jobs/${part(run.job_id)}`}>${run.job}<//>` : run.workflow ? html`node <${Link} to=${`runs/${part(run.workflow.run_id)}`}
-      terms=${{ node: run.workflow.node }}>${run.workflow.node}<//> of ${run.workflow.job ?? "a workflow"}` : "none (sent directly)"],
-    ["Revision", run.job && run.revision !== null ? html`<${Link} to=${`jobs/${part(run.job_id)}`} terms=${{ tab: "revisions", b: run.revision }}>
-      ${run.revision}<//>` : run.revision],
-    ["Pool", html`<${Link} to="runs" terms=${{ pool: run.pool }}>${run.pool}<//>`],
-    ["Priority", run.priority],
-    ["Worker", run.worker_id === null ? "–" : html`<${Link} to="runs" terms=${{ worker: run.worker_id }} title="Runs of this worker">${workerName(run.worker_id, workers)}<//>`],
-    ["Fencing token", run.token],
-    run.replay_of && ["Replay of", html`<${RunId} id=${run.replay_of} />`],
-    run.replays.length > 0 && ["Replays", run.replays.map((id) => html`<${RunId} id=${id} /> `)],
-  ]} />`;
+  const first = run.attempts.find((one) => one.started_at)?.started_at ?? run.started_at;
+  const reason = run.reason || run.error?.reason;
+  const columns = [
+    [
+      ["Job", run.job ? html`<${Link} to=${`jobs/${part(run.job_id)}`}>${run.job}<//>` : run.workflow ? html`node <${Link} to=${`runs/${part(run.workflow.run_id)}`}
+        terms=${{ node: run.workflow.node }}>${run.workflow.node}<//> of ${run.workflow.job ?? "a workflow"}` : "none (sent directly)"],
+      ["Task", html`<${Link} to="runs" terms=${{ task: run.task }}><code>${run.task}</code><//>`],
+      run.revision !== null && ["Revision", run.job ? html`<${Link} to=${`jobs/${part(run.job_id)}`} terms=${{ tab: "revisions", b: run.revision }}>${run.revision}<//>` : run.revision],
+      ["Cause", run.cause],
+      reason && reason !== run.error?.message && ["Reason", reason],
+      run.replay_of && ["Replay of", html`<${RunId} id=${run.replay_of} />`],
+      run.replays.length > 0 && ["Replays", run.replays.map((id) => html`<${RunId} id=${id} /> `)],
+    ],
+    [
+      ["Scheduled", at(run.scheduled_for)],
+      ["Created", run.fired_at && html`${at(run.fired_at)} <span class="mute">${offsetText(secondsBetween(run.scheduled_for, run.fired_at))}</span>`],
+      [run.attempts.length > 1 ? "First started" : "Started", at(first)],
+      ["Ended", at(run.finished_at)],
+      run.lateness_ms !== null && ["Late by", formatLateness(run)],
+    ],
+    [
+      ["Run ID", html`<code class="whole-id" title="also the idempotency key">${run.run_id}</code> <${CopyButton} text=${run.run_id} what="run id" />`],
+      ["Worker", run.worker_id === null ? "–" : html`<${Link} to="runs" terms=${{ worker: run.worker_id }} title="Runs of this worker">${workerName(run.worker_id, workers)}<//>`],
+      ["Pool", html`<${Link} to="runs" terms=${{ pool: run.pool }}>${run.pool}<//>`],
+      ["Priority", run.priority],
+      run.token > 0 && ["Fencing token", run.token],
+    ],
+  ];
+  return html`<div class="context">${columns.map((of, n) => html`<${DescriptionList} key=${n} of=${of} />`)}</div>`;
 }
 
 function askCancel(run, reload) {
@@ -241,6 +272,12 @@ function askCancel(run, reload) {
 }
 
 const same = (a, b) => write(a) === write(b);
+
+/** Replays the occurrence with the same arguments. */
+async function replayUnchanged(run) {
+  const made = await perform(() => post(`${pathOf(run)}/replay`, {}), "Replay started");
+  if (made) navigate(`runs/${part(made.run_id)}`);
+}
 
 /** Replays the occurrence. Only changed arguments are sent, so that unchanged ones keep their exact values. */
 function askReplay(run) {

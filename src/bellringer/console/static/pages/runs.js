@@ -6,12 +6,12 @@ import { useData } from "../lib/page_data.js";
 import { state as live } from "../lib/live.js";
 import { formatCount, fetchPages } from "../lib/pages.js";
 import { navigate, setQuery, query } from "../lib/router.js";
-import { now } from "../lib/time.js";
+import { formatTime, now } from "../lib/time.js";
 import { Empty, Link, Loading, MoreButton, Tabs, Time } from "../parts/elements.js";
 import { SelectionBar, startBulk } from "../parts/bulk.js";
 import { Command } from "../parts/copyable_command.js";
 import { Menu } from "../parts/menu.js";
-import { copyItems } from "../parts/copy_as.js";
+import { CopyAs, copyItems } from "../parts/copy_as.js";
 import { Chips, Choice } from "../parts/filters.js";
 import { Operations } from "../parts/operations.js";
 import { FILTERS, QueryBar, apiTerms, filterOf } from "../parts/run_search.js";
@@ -22,7 +22,10 @@ import { whyRun } from "../parts/why.js";
 
 const PAGE = 50;
 const COUNT_INTERVAL_MS = 10_000; // milliseconds; counting needs nine queries, so counts are loaded less often than the list
+const DEAD_GROUPS = 200; // groups of dead letters that are counted
+const UNFOLDED_BY = ["task", "worker", "cause", "q", "job", "pool"]; // filters that select single nodes of workflow runs
 const RANGES = { "15m": "last 15 minutes", "1h": "last hour", "6h": "last 6 hours", "24h": "last day", "7d": "last week" };
+const USUAL_STATES = ["running", "succeeded", "dead"];
 const TABS = { runs: "Runs", operations: "Operations" };
 const FIRST = "bellringer jobs trigger nightly --wait";
 
@@ -33,8 +36,9 @@ export default function Runs() {
   return query.value.get("tab") === "operations" ? html`<${OperationsPage} />` : html`<${RunsPage} />`;
 }
 
-const OperationsPage = () => html`<header class="head"><h1>Operations</h1></header><${PageTabs} chosen="operations" /><div role="tabpanel" aria-label="Operations">
-  <${Operations} /></div>`;
+const OperationsPage = () => html`<header class="head"><h1>Operations</h1><span class="sum">Actions on many jobs, runs or dead letters at once</span><span class="gap"></span>
+    <${CopyAs} cli="bellringer ops list" path="operations" /></header>
+  <${PageTabs} chosen="operations" /><div role="tabpanel" aria-label="Operations"><${Operations} /></div>`;
 const PageTabs = ({ chosen }) => html`<${Tabs} tabs=${TABS} chosen=${chosen} choose=${(tab) => navigate("runs", { tab: tab === "runs" ? "" : tab })} />`;
 
 function RunsPage() {
@@ -45,7 +49,7 @@ function RunsPage() {
   const found = useData((stop) => fetchPages("runs", apiTerms(terms), wanted, stop), [text, wanted]);
   const counts = useCounts(terms);
   return html`<header class="head"><h1>Runs</h1><${Sum} counts=${counts} terms=${terms} /><span class="gap"></span>
-      <${Choice} name="from" label="When" of=${{ ...RANGES, ...(terms.from && !RANGES[terms.from] && { [terms.from]: `from ${terms.from}` }) }} />
+      <${Choice} name="from" label="Period" of=${{ ...RANGES, ...(terms.from && !RANGES[terms.from] && { [terms.from]: `from ${terms.from}` }) }} />
       <${Menu} label="More actions" items=${[...bulkItems(terms), ...copyItems({ share: {}, cli: cliOf(apiTerms(terms)), path: `runs?${new URLSearchParams(apiTerms(terms))}` })]} /></header>
     <${PageTabs} chosen="runs" />
     <div role="tabpanel" aria-label="Runs">
@@ -67,44 +71,95 @@ function useCounts(terms) {
 
 const short = (count) => count && `${count.value.toLocaleString("en")}${count.relation === "gte" ? "+" : ""}`;
 
+/** Number of dead letters: the dead runs that nobody has retried or discarded. */
+function useDeadLetters(isOn) {
+  const groups = useData((stop) => (isOn ? get("dead-letters", { group_by: "fingerprint", limit: DEAD_GROUPS }, stop) : null), [isOn], { once: true }).data;
+  if (!groups) return null;
+  const relation = groups.next_cursor || groups.items.some((one) => one.count.relation === "gte") ? "gte" : "eq";
+  return { value: groups.items.reduce((sum, one) => sum + one.count.value, 0), relation };
+}
+
 /** The summary line: number of matches, and of running, retrying and dead runs. Runs that are not due yet are not included. */
 function Sum({ counts, terms }) {
+  const letters = useDeadLetters(!Object.keys(terms).length && counts?.dead?.value > 0);
   if (!counts) return null;
   const states = terms.state ? terms.state.split(",") : STATES.filter((state) => state !== "waiting");
   const known = states.map((state) => counts[state]).filter(Boolean);
   const all = { value: known.reduce((sum, one) => sum + one.value, 0), relation: known.some((one) => one.relation === "gte") ? "gte" : "eq" };
   const highlighted = ["running", "retrying", "dead"].filter((state) => counts[state]?.value && states.includes(state) && states.length > 1);
-  return html`<span class="sum"><strong>${formatCount(all)}</strong> ${Object.keys(terms).length ? "match" : "total"}${highlighted.map((state) => {
+  return html`<span class="sum"><strong>${short(all)}</strong> ${Object.keys(terms).length ? "matching runs" : "runs"}${highlighted.map((state) => {
     const [icon, tone] = look(state);
-    return html` · <span class="tone-${tone}"><${Icon} name=${icon} /> ${formatCount(counts[state])} ${state}</span>`;
-  })}</span>`;
+    return html` · <span class="tone-${tone}"><${Icon} name=${icon} /> ${short(counts[state])} ${state}</span>`;
+  })}${letters && html`, <span title="Dead runs of jobs stay dead letters until someone retries or discards them. Nodes of workflow runs have none.">${letters.value === 0
+    ? "none of them a dead letter" : html`<${Link} to="dead-letters">${short(letters)} of them ${letters.value === 1 && letters.relation === "eq" ? "an open dead letter" : "open dead letters"}<//>`}</span>`}</span>`;
 }
 
+/** Chips for the states that have runs, and for those that are chosen. */
 function States({ counts = {} }) {
+  const chosen = (query.value.get("state") ?? "").split(",");
+  const shown = STATES.filter((state) => counts[state]?.value || USUAL_STATES.includes(state) || chosen.includes(state));
   const draw = (state) => {
     const [icon, tone] = look(state);
     return html`<span class="tone-${tone}"><${Icon} name=${icon} /> ${state}</span>`;
   };
-  return html`<${Chips} name="state" label="States" of=${STATES} counts=${Object.fromEntries(STATES.map((state) => [state, short(counts[state])]))}
+  return html`<${Chips} name="state" label="States" of=${shown} counts=${Object.fromEntries(STATES.map((state) => [state, short(counts[state])]))}
     draw=${draw} />`;
 }
 
 const cliOf = (terms) => `bellringer runs list${Object.entries(terms).map(([name, value]) => ` --${name} '${value.replaceAll("'", "'\\''")}'`).join("")}`;
 
-const COLUMNS = [
-  { name: "State", class: "tight", cell: (run) => html`<${State} of=${run.state} title=${run.cancel_requested ? "cancel requested" : undefined} />` },
-  { name: "Job or task", class: "whose", cell: (run) => html`<${RunSubject} run=${run} />` },
-  { name: "Run", class: "tight", cell: (run) => html`<${RunId} id=${run.run_id} />` },
-  { name: "Cause", class: "tight spare", cell: (run) => run.cause },
-  { name: "Try", class: "number", title: "number of the attempt", cell: (run) => run.attempt || "–" },
-  { name: "Pool", class: "tight spare", cell: (run) => run.pool },
-  { name: "Worker", class: "tight", cell: (run) => (run.worker_id === null ? html`<span class="mute">–</span>` : html`<${Link} to="runs" terms=${{ worker: run.worker_id }}
+/** The time of day, with the date if it was another day. */
+function shortTime(at) {
+  const [text, today] = [formatTime(at), formatTime(new Date(now.value))];
+  return text.slice(0, 10) === today.slice(0, 10) ? text.slice(11, 19) : text.slice(5, 16);
+}
+
+/** fold: {rows, nodes, opened, toggle} of `useFolded`. */
+const COLUMNS = (fold) => [
+  { name: "State", class: "tight", phone: "side", cell: (run) => html`<${State} of=${run.state} title=${run.cancel_requested ? "cancel requested" : undefined} />` },
+  { name: "Job or task", class: "whose", phone: "title", cell: (run) => html`<span class="subject ${fold.isInside(run) ? "inside" : ""}"><${RunSubject} run=${run} /><${NodesButton} run=${run} fold=${fold} /></span>` },
+  { name: "Run", class: "tight rare", phone: "hide", cell: (run) => html`<${RunId} id=${run.run_id} />` },
+  { name: "Scheduled", class: "tight", phone: "line", cell: (run) => html`<span class="clock mute">${shortTime(run.scheduled_for)}</span> <${Time} at=${run.scheduled_for} />` },
+  { name: "Late by", class: "number", phone: "hide", title: "from the scheduled time to the start", cell: formatLateness },
+  { name: "Took", class: "number", phone: "line", short: "·", cell: (run) => html`<${RunDuration} run=${run} />` },
+  { name: "Cause", class: "tight", phone: "line", short: "·", cell: (run) => run.cause },
+  { name: "Attempt", class: "number", phone: "hide", cell: (run) => run.attempt || "–" },
+  { name: "Pool", class: "tight spare", phone: "hide", cell: (run) => run.pool },
+  { name: "Worker", class: "tight", phone: "hide", cell: (run) => (run.worker_id === null ? html`<span class="mute">–</span>` : html`<${Link} to="runs" terms=${{ worker: run.worker_id }}
     class="clip short" title=${`Runs of ${run.worker ?? workerName(run.worker_id)} (worker ${run.worker_id})`}>${run.worker ?? workerName(run.worker_id)}<//>`) },
-  { name: "Scheduled for", class: "tight", cell: (run) => html`<${Time} at=${run.scheduled_for} />` },
-  { name: "Late by", class: "number", title: "from the scheduled time to the start", cell: formatLateness },
-  { name: "Took", class: "number", cell: (run) => html`<${RunDuration} run=${run} />` },
-  { name: "Details", class: "known", cell: (run) => known(run) && html`<span title=${known(run)}>${known(run)}</span>` },
+  { name: "Details", class: "known", phone: "full", cell: (run) => known(run) && html`<span title=${known(run)}>${known(run)}</span>` },
 ];
+
+/** Shows or hides the nodes of a workflow run. */
+function NodesButton({ run, fold }) {
+  const nodes = fold.nodes.get(run.run_id);
+  if (!nodes) return null;
+  const isOpen = fold.opened.has(run.run_id);
+  const text = `${run.workflow ? "more " : ""}${nodes.length === 1 ? "node" : "nodes"}`;
+  return html`<button type="button" class="quiet nodes" aria-expanded=${isOpen} aria-label=${`${isOpen ? "Hide" : "Show"} ${nodes.length} ${text} of ${run.workflow?.job ?? run.job}`}
+    onClick=${() => fold.toggle(run.run_id)}><${Icon} name=${isOpen ? "chevron-down" : "chevron-right"} /> ${nodes.length} ${text}</button>`;
+}
+
+/** Puts the nodes of each workflow run below its row (below the first node if that row is not loaded), where they can be shown and hidden. */
+function useFolded(items, isOn) {
+  const [opened, setOpened] = useState(() => new Set());
+  const known = new Set(items.map((run) => run.run_id));
+  const heads = new Map(); // id of the workflow run → id of the row that its nodes are below
+  const nodes = new Map();
+  for (const run of isOn ? items : []) {
+    const id = run.workflow?.run_id;
+    if (!id) continue;
+    if (!heads.has(id)) heads.set(id, known.has(id) ? id : run.run_id);
+    const head = heads.get(id);
+    if (head !== run.run_id) nodes.set(head, [...(nodes.get(head) ?? []), run]);
+  }
+  const inside = new Set([...nodes.values()].flat().map((run) => run.run_id));
+  const below = (run) => [run, ...(opened.has(run.run_id) ? (nodes.get(run.run_id) ?? []).flatMap(below) : [])];
+  return {
+    rows: items.filter((run) => !inside.has(run.run_id)).flatMap(below), nodes, opened, isInside: (run) => inside.has(run.run_id),
+    toggle: (id) => setOpened((old) => (old.has(id) ? new Set([...old].filter((one) => one !== id)) : new Set([...old, id]))),
+  };
+}
 
 function known(run) {
   if (run.state === "running") return progressText(run);
@@ -113,18 +168,19 @@ function known(run) {
 }
 
 function RunTable({ data, terms, busy, selected, more }) {
+  const fold = useFolded(data.items, !UNFOLDED_BY.some((name) => terms[name]));
   if (!data.items.length) return html`<${NoRuns} data=${data} terms=${terms} />`;
   const about = { ids: [...selected.value] };
   const then = () => (selected.value = new Set());
   return html`
-    <${Table} caption="Runs" columns=${COLUMNS} rows=${data.items} id=${(run) => run.run_id}
+    <${Table} caption="Runs" kind="runs" columns=${COLUMNS(fold)} rows=${fold.rows} id=${(run) => run.run_id}
       open=${(run) => navigate(`runs/${part(run.run_id)}`)} selected=${may("operator") ? selected : undefined} keys=${{ e: ["explain", whyRun] }} />
-    <p class="mute looked">${data.items.length.toLocaleString("en")} shown, ${data.scanned.toLocaleString("en")} examined.${" "}
-      ${data.next_cursor ? "There may be more matches." : "These are all matches."}</p>
+    <p class="mute looked">${data.next_cursor ? `The newest ${data.items.length.toLocaleString("en")} runs.` : `All ${data.items.length.toLocaleString("en")} ${data.items.length === 1 ? "run is" : "runs are"} shown.`}${fold.nodes.size > 0
+      && ` ${[...fold.nodes.values()].flat().length} of them are nodes of workflow runs.`}</p>
     <${MoreButton} cursor=${data.next_cursor} busy=${busy} onMore=${more} />
     <${SelectionBar} selected=${selected}>
-      <button type="button" onClick=${() => startBulk({ ...RETRY, about, then })}>Retry …</button>
-      <button type="button" class="danger" onClick=${() => startBulk({ ...CANCEL, about, then })}>Cancel …</button>
+      <button type="button" onClick=${() => startBulk({ ...RETRY, about, then })}>Retry…</button>
+      <button type="button" class="danger" onClick=${() => startBulk({ ...CANCEL, about, then })}>Cancel…</button>
     <//>`;
 }
 
@@ -143,7 +199,7 @@ function bulkItems(terms) {
   const chosen = terms.state?.split(",");
   const item = (plan, applies, more) => {
     const state = chosen ? applies.filter((one) => chosen.includes(one)) : applies;
-    return state.length > 0 && { ...more, text: `${plan.verb} all ${state === CANCELLABLE ? "unfinished" : state.join(" or ")} runs …`, act: () => startBulk({ ...plan, about: { filter: { ...filterOf(terms), state } } }) };
+    return state.length > 0 && { ...more, text: `${plan.verb} all ${state === CANCELLABLE ? "unfinished" : state.join(" or ")} runs…`, act: () => startBulk({ ...plan, about: { filter: { ...filterOf(terms), state } } }) };
   };
   const items = [
     item(RETRY, RETRIABLE, { icon: "retry" }),

@@ -1,18 +1,25 @@
 // The list of workflows with their latest and next runs.
 import { html, useState } from "../lib/html.js";
-import { get, part } from "../lib/api.js";
+import { get, may, part } from "../lib/api.js";
+import { Icon } from "../lib/icons.js";
 import { useData } from "../lib/page_data.js";
 import { fetchPages } from "../lib/pages.js";
+import { zone } from "../lib/preferences.js";
 import { navigate, query } from "../lib/router.js";
+import { LOCAL } from "../lib/time.js";
 import { CopyAs, Empty, Link, Loading, MoreButton, Time } from "../parts/elements.js";
 import { Snippet } from "../parts/copyable_command.js";
 import { Chips, Search } from "../parts/filters.js";
+import { askRun, pause, resume, runNow } from "../parts/job_actions.js";
+import { Menu } from "../parts/menu.js";
 import { shellQuote } from "../parts/node_text.js";
 import { RunDuration } from "../parts/run_text.js";
-import { State, Strip } from "../parts/state_badge.js";
+import { State, Strip, look } from "../parts/state_badge.js";
 import { Table } from "../parts/table.js";
 
 const PAGE = 50;
+const MAX_JOBS = 500; // jobs that are read while a filter by state is set
+const WORKFLOW_TASK = "workflow";
 const STATES = ["running", "retrying", "queued", "waiting", "blocked", "dead", "cancelled", "skipped", "succeeded", "none"];
 const WORDS = { none: "no runs yet" };
 const EXAMPLE = `from bellringer import App, Workflow, every
@@ -30,9 +37,20 @@ def etl(wf: Workflow):
 
 const COMMANDS = "bellringer dev etl.py\nbellringer jobs trigger etl.etl\nbellringer workflows list";
 
-/** Reads the workflows, then their latest runs. If the latter fails, the list is shown without them. */
+/** The jobs of the workflows by id, for their schedules and actions. */
+async function readJobs(q, wanted, stop) {
+  const { items } = await fetchPages("jobs", { q, task: WORKFLOW_TASK, sort: "name" }, wanted, stop);
+  return Object.fromEntries(items.map((job) => [job.job_id, job]));
+}
+
+/** Reads the workflows and their jobs, then their latest runs. If one of the latter fails, the list is shown without them. */
 async function read(q, state, wanted, stop) {
-  const page = await fetchPages("workflows", { q, state, count: "bounded" }, wanted, stop);
+  const unlessAborted = (error) => {
+    if (error.name === "AbortError") throw error;
+    return {};
+  };
+  const [page, jobs] = await Promise.all([
+    fetchPages("workflows", { q, state, count: "bounded" }, wanted, stop), readJobs(q, state ? MAX_JOBS : wanted, stop).catch(unlessAborted)]);
   const strips = {};
   try {
     for (let at = 0; at < page.items.length; at += 100) {
@@ -40,23 +58,50 @@ async function read(q, state, wanted, stop) {
       for (const one of (await get("jobs/strips", { ids, limit: 30 }, stop)).items) strips[one.job_id] = one.runs;
     }
   } catch (error) {
-    if (error.name === "AbortError") throw error;
+    unlessAborted(error);
   }
-  return { ...page, strips };
+  return { ...page, items: failedFirst(page.items), strips, jobs };
 }
 
-const COLUMNS = (strips) => [
-  { name: "Name", cell: (one) => html`<${Link} to=${`jobs/${part(one.job_id)}`} class="name">${one.name}<//>${one.paused && html` <${State} of="paused" />`}` },
-  { name: "Nodes", class: "number tight", cell: (one) => one.nodes.toLocaleString("en") },
-  { name: "Version", class: "number tight", cell: (one) => html`<${Link} to=${`jobs/${part(one.job_id)}`} terms=${{ tab: "graph" }}
-    aria-label=${`Graph of version ${one.version}`}>${one.version}<//>` },
-  { name: "Last 30 runs", class: "tight", cell: (one) => html`<${Strip} runs=${strips[one.job_id]} />` },
-  { name: "Last run", class: "tight", cell: (one) => one.last ? html`<${Link} to=${`runs/${part(one.last.run_id)}`} aria-label=${`Last run: ${one.last.state}`}>
-    <${State} of=${one.last.state} /><//>` : html`<span class="mute">–</span>` },
-  { name: "Took", class: "number tight", cell: (one) => (one.last ? html`<${RunDuration} run=${one.last} />` : "–") },
-  { name: "Ended", class: "tight", cell: (one) => html`<${Time} at=${one.last?.finished_at} />` },
-  { name: "Next", class: "tight", cell: (one) => (one.paused ? html`<span class="mute">–</span>` : html`<${Time} at=${one.next_at} />`) },
+/** Workflows whose last run failed, then the others in their order. */
+const failedFirst = (items) => items.toSorted((a, b) => (b.last?.state === "dead") - (a.last?.state === "dead"));
+
+const COLUMNS = ({ strips, jobs }) => [
+  { name: "Last run", class: "tight", phone: "side", cell: (one) => one.last ? html`<${Link} to=${`runs/${part(one.last.run_id)}`} class="plain" aria-label=${`Last run: ${one.last.state}`}>
+    <${State} of=${one.last.state} /><//>` : html`<span class="mute">no runs yet</span>` },
+  { name: "Name", class: "tight", phone: "title", cell: (one) => html`<${Link} to=${`jobs/${part(one.job_id)}`} class="name">${one.name}<//>${one.paused && html` <${State} of="paused" />`}` },
+  { name: "Schedule", class: "schedule", phone: "line", cell: (one) => html`<span class="clip" title=${jobs[one.job_id]?.description}>${jobs[one.job_id] ? scheduleText(jobs[one.job_id]) : ""}</span>` },
+  { name: "Nodes", class: "tight", phone: "hide", cell: (one) => html`<${Link} to=${`jobs/${part(one.job_id)}`} terms=${{ tab: "graph" }}
+    title=${`Graph of version ${one.version}`}>${one.nodes.toLocaleString("en")} ${one.nodes === 1 ? "node" : "nodes"}<//>` },
+  { name: "History", class: "tight", phone: "hide", title: "the last 30 runs, the newest on the right", cell: (one) => html`<${Strip} runs=${strips[one.job_id]} />` },
+  { name: "Ended", class: "tight", phone: "hide", cell: (one) => html`<${Time} at=${one.last?.finished_at} />` },
+  { name: "Took", class: "number tight", phone: "hide", cell: (one) => (one.last ? html`<${RunDuration} run=${one.last} />` : "–") },
+  { name: "Next", class: "tight", phone: "line", short: "·", cell: (one) => (one.paused ? html`<span class="mute">–</span>` : html`<${Time} at=${one.next_at} />`) },
+  { name: html`<span class="unseen">Actions</span>`, class: "acts tight", phone: "acts", cell: (one) => jobs[one.job_id] && html`<${Actions} job=${jobs[one.job_id]} last=${one.last} />` },
 ];
+
+/** The schedule; its zone is left out if it is the zone of the displayed times. */
+const scheduleText = (job) => (zone.value === "local" ? job.description.replace(` (${LOCAL})`, "") : job.description);
+
+const togglePause = (job) => (job.paused ? resume(job) : pause(job));
+const KEYS = (jobs) => (may("operator") ? { r: ["run now", ({ job_id: id }) => jobs[id] && runNow(jobs[id])], p: ["pause or resume", ({ job_id: id }) => jobs[id] && togglePause(jobs[id])] } : {});
+
+function Actions({ job, last }) {
+  const path = `jobs/${part(job.job_id)}`;
+  const one = (icon, text, act) => html`<button type="button" class="quiet icon roomy-only" aria-label=${`${text}: ${job.name}`} title=${text} onClick=${() => act(job)}>
+    <${Icon} name=${icon} /></button>`;
+  return html`<span class="row-actions">
+    ${may("operator") && html`${one("play", "Run now", runNow)}${job.paused ? one("resume", "Resume", resume) : one("pause", "Pause", pause)}`}
+    <${Menu} label=${`More: ${job.name}`} items=${[
+      may("operator") && { text: "Run now", icon: "play", hint: "r", act: () => runNow(job) },
+      may("operator") && { text: "Run with other arguments…", icon: "play", act: () => askRun(job) },
+      may("operator") && { text: job.paused ? "Resume" : "Pause", icon: job.paused ? "resume" : "pause", hint: "p", act: () => togglePause(job) },
+      last && { text: "Last run", icon: "runs", to: `runs/${part(last.run_id)}` },
+      { text: "Runs", icon: "history", to: path, terms: { tab: "runs" } },
+      { text: "Graph", icon: "branch", to: path, terms: { tab: "graph" } },
+      may("editor") && { text: "Edit", icon: "edit", to: `${path}/edit` },
+    ]} /></span>`;
+}
 
 export default function Workflows() {
   const q = query.value.get("q") ?? "";
@@ -65,14 +110,14 @@ export default function Workflows() {
   const found = useData((stop) => read(q, state, wanted, stop), [q, state, wanted]);
   const flags = [q && `--q ${shellQuote(q)}`, state && `--state ${shellQuote(state)}`].filter(Boolean).map((flag) => ` ${flag}`).join("");
   const search = new URLSearchParams(Object.entries({ q, state }).filter(([, value]) => value)).toString();
-  return html`<header class="head"><h1>Workflows</h1><span class="gap"></span>
+  return html`<header class="head"><h1>Workflows</h1><span class="sum">${found.data && html`<strong>${found.data.items.length}${found.data.next_cursor ? "+" : ""}</strong> ${q || state ? "matching" : "total"}`}</span><span class="gap"></span>
       <${CopyAs} cli=${`bellringer workflows list${flags}`} path=${`workflows${search && `?${search}`}`} /></header>
     <${Loading} of=${found} shape="table">${(data) => html`
       <div class="tools"><${Search} label="Search by name" placeholder="Search by name" /><${States} sums=${data.states ?? {}} chosen=${state} /></div>
       ${data.items.length === 0
         ? html`<${Nothing} filtered=${Boolean(q || state)} more=${data.next_cursor} />`
-        : html`<${Table} caption="Workflows" columns=${COLUMNS(data.strips)} rows=${data.items} id=${(one) => one.job_id}
-          open=${(one) => navigate(`jobs/${part(one.job_id)}`)} />`}
+        : html`<${Table} caption="Workflows" kind="workflows" columns=${COLUMNS(data)} rows=${data.items} id=${(one) => one.job_id}
+          open=${(one) => navigate(`jobs/${part(one.job_id)}`)} keys=${KEYS(data.jobs)} />`}
       <${MoreButton} cursor=${data.next_cursor} busy=${found.busy} onMore=${() => setWanted(wanted + PAGE)} />`}<//>`;
 }
 
@@ -81,7 +126,11 @@ function States({ sums, chosen }) {
   const asked = chosen.split(",");
   const shown = STATES.filter((one) => sums[one] || asked.includes(one));
   const counts = Object.fromEntries(shown.map((one) => [one, sums[one] ? `${sums[one].value.toLocaleString("en")}${sums[one].relation === "gte" ? "+" : ""}` : "0"]));
-  return html`<${Chips} name="state" label="State of the last run" of=${shown} counts=${counts} draw=${(one) => WORDS[one] ?? one} />`;
+  const draw = (one) => {
+    const [icon, tone] = look(one);
+    return html`<span class="tone-${tone}"><${Icon} name=${icon} /> ${WORDS[one] ?? one}</span>`;
+  };
+  return html`<${Chips} name="state" label="State of the last run" of=${shown} counts=${counts} draw=${draw} />`;
 }
 
 function Nothing({ filtered, more }) {

@@ -7,7 +7,7 @@ import { DescriptionList, Link, Time } from "./elements.js";
 import { CopyButton, errorSummary, hasEnded, workerName } from "./run_text.js";
 import { State, look } from "./state_badge.js";
 
-const KINDS = { waiting: ["clock", "waited", "calm"], backoff: ["retry", "backed off", "warn"], running: ["play", "ran", "busy"] };
+const KINDS = { waiting: ["clock", "waited", "calm"], backoff: ["retry", "waited between attempts", "warn"], running: ["play", "ran", "busy"] };
 
 /** Splits the life of a run into pieces, from its due time to its end or to `moment`. */
 export function splitTimes(run, moment) {
@@ -39,10 +39,13 @@ export function splitTimes(run, moment) {
 
 const sum = (of, kind) => of.filter((one) => one.kind === kind).reduce((all, one) => all + one.seconds, 0);
 
+const LABEL_SHARE = 0.2; // a piece that takes more of the bar has room for a label, on a phone too
+
 /** A bar with waiting, running and backoff times, and the same as text. */
 export function RunTimeBar({ run }) {
   const found = splitTimes(run, hasEnded(run) ? 0 : now.value);
   if (!found.length) return null;
+  const whole = found.reduce((all, one) => all + one.seconds, 0);
   const kinds = Object.entries(KINDS).filter(([kind]) => found.some((one) => one.kind === kind));
   const words = kinds.map(([kind, [icon, word, shade]]) => ({ icon, tone: shade, text: `${word} ${formatDuration(sum(found, kind))}` }));
   const tone = (one) => (one.outcome ? look(one.outcome)[1] : KINDS[one.kind][2]);
@@ -50,10 +53,9 @@ export function RunTimeBar({ run }) {
   return html`<div class="run-line" role="img" aria-label=${`${words.map((one) => one.text).join(", ")}; details of each attempt below`}>
       ${found.map((one) => html`<span class="piece ${one.kind} tone-${tone(one)}" style=${{ flexGrow: String(Math.max(one.seconds, 0.001)) }}
         title=${title(one)}>
-        ${one.attempt && html`<span aria-hidden="true">${one.attempt}</span>`}</span>`)}
+        ${one.attempt && run.attempts.length > 1 && html`<span aria-hidden="true">${one.seconds > whole * LABEL_SHARE ? `Attempt ${one.attempt}` : one.attempt}</span>`}</span>`)}
     </div>
-    <p class="legend">${words.map((one) => html`<span class="tone-${one.tone}"><${Icon} name=${one.icon} /> ${one.text}</span>`)}
-      ${run.attempts.length > 1 && html`<span class="mute">numbers are attempts</span>`}</p>`;
+    <p class="legend">${words.map((one) => html`<span class="tone-${one.tone}"><${Icon} name=${one.icon} /> ${one.text}</span>`)}</p>`;
 }
 
 const FRAME = /^ {2}File "(.*)", line (\d+)(?:, in (.*))?$/;
@@ -105,10 +107,10 @@ function Attempt({ of, open, zone, shown, workers }) {
       ["Started", html`<${Time} at=${of.started_at} job=${zone} short=${false} />`],
       ["Ended", html`<${Time} at=${of.finished_at} job=${zone} short=${false} />`],
       of.worker_id !== null && ["Worker", html`<${Link} to="runs" terms=${{ worker: of.worker_id }} title="Runs of this worker">${workerName(of.worker_id, workers)}<//>`],
-      of.ends_as && ["Run ended as", of.ends_as.replaceAll("_", " ")],
+      of.ends_as && ["Final state", of.ends_as.replaceAll("_", " ")],
       of.revision !== null && ["Revision", of.revision],
     ]} />
-    ${of.attempt > 0 && html`<p><button type="button" onClick=${logs}>Only the logs of this attempt</button></p>`}
+    ${of.attempt > 0 && html`<p><button type="button" onClick=${logs}>Show only this attempt's logs</button></p>`}
   </details>`;
 }
 

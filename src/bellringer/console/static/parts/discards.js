@@ -6,7 +6,7 @@ import { useData } from "../lib/page_data.js";
 import { fetchPages } from "../lib/pages.js";
 import { navigate } from "../lib/router.js";
 import { SelectionBar } from "./bulk.js";
-import { CopyAs, Empty, Link, Loading, MoreButton, Time } from "./elements.js";
+import { Empty, Link, Loading, MoreButton, Time } from "./elements.js";
 import { notify, perform } from "./dialog.js";
 import { RunId, RunSubject, errorSummary } from "./run_text.js";
 import { Table } from "./table.js";
@@ -44,13 +44,13 @@ export function discardOne(letter) {
 }
 
 const COLUMNS = (reload) => [
-  { name: "Job or task", class: "whose", cell: (one) => html`<${RunSubject} run=${one} />` },
-  { name: "Run", class: "tight", cell: (one) => html`<${RunId} id=${one.run_id} />` },
-  { name: "Discarded", class: "tight", cell: (one) => html`<${Time} at=${one.discarded_at} />` },
-  { name: "By", class: "tight", cell: (one) => (one.operation_id ? html`<${Link} to=${`operations/${part(one.operation_id)}`}>${one.discarded_by ?? one.operation_id}<//>` : one.discarded_by ?? "–") },
-  { name: "Error", class: "known", cell: (one) => html`<span title=${errorSummary(one)}>${errorSummary(one)}</span>` },
-  { name: "Undo until", class: "tight", cell: (one) => html`<${Time} at=${one.restorable_until} />` },
-  { name: html`<span class="unseen">Actions</span>`, class: "tight", cell: (one) => may("operator") && html`<button type="button"
+  { name: "Job or task", class: "whose", phone: "title", cell: (one) => html`<${RunSubject} run=${one} />` },
+  { name: "Run", class: "tight rare", phone: "hide", cell: (one) => html`<${RunId} id=${one.run_id} />` },
+  { name: "Discarded", class: "tight", phone: "side", cell: (one) => html`<${Time} at=${one.discarded_at} />` },
+  { name: "By", class: "tight", phone: "hide", cell: (one) => (one.operation_id ? html`<${Link} to=${`operations/${part(one.operation_id)}`}>${one.discarded_by ?? one.operation_id}<//>` : one.discarded_by ?? "–") },
+  { name: "Error", class: "known", phone: "full", cell: (one) => html`<span title=${errorSummary(one)}>${errorSummary(one)}</span>` },
+  { name: "Undo until", class: "tight", phone: "line", cell: (one) => html`<${Time} at=${one.restorable_until} />` },
+  { name: html`<span class="unseen">Actions</span>`, class: "tight", phone: "full", cell: (one) => may("operator") && html`<button type="button"
     aria-label=${`Restore ${one.run_id}`} onClick=${() => restoreDiscarded({ runs: [one.run_id] }, reload)}><${Icon} name="undo" /> Restore</button>` },
 ];
 
@@ -63,7 +63,6 @@ export function Discarded() {
   return html`<${Loading} of=${found} shape="table">${(data) => data.items.length === 0
     ? html`<${Empty} title="Nothing was discarded in the last day"><p>Discarded dead letters stay here for a day, so that you can restore them.</p><//>`
     : html`<div class="tools"><span class="mute">A discard can be undone for a day.</span><span class="gap"></span>
-        <${CopyAs} cli="bellringer dead discarded" path="dead-letters/discarded" />
         ${may("operator") && html`<button type="button" onClick=${() => restoreDiscarded({ all: true }, reload)}><${Icon} name="undo" /> Restore all</button>`}</div>
       <${Table} caption="Discarded dead letters" columns=${COLUMNS(reload)} rows=${data.items} id=${(one) => one.run_id}
         open=${(one) => navigate(`runs/${part(one.run_id)}`)} selected=${may("operator") ? selected : undefined} />

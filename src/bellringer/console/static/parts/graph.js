@@ -12,6 +12,7 @@ const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowD
 const LABEL_PIXELS = 100; // pixels for an edge label
 const PAN_PIXELS = 120; // pixels that Shift and an arrow key pan
 
+const FONT = "600 13px Inter, system-ui, 'DejaVu Sans', sans-serif";
 const pen = document.createElement("canvas").getContext("2d");
 const widths = new Map();
 
@@ -19,7 +20,7 @@ const widths = new Map();
 function truncate(text, room) {
   const key = `${room} ${text}`;
   if (!widths.has(key)) {
-    pen.font = "600 13px system-ui, 'DejaVu Sans', sans-serif";
+    pen.font = FONT;
     const signs = [...text].slice(0, 60);
     const fits = signs.join("") === text && pen.measureText(text).width <= room;
     while (!fits && signs.length && pen.measureText(`${signs.join("")}…`).width > room) signs.pop();
@@ -27,6 +28,11 @@ function truncate(text, room) {
     widths.set(key, fits ? text : `${signs.join("")}…`);
   }
   return widths.get(key);
+}
+
+function widthOf(text) {
+  pen.font = FONT;
+  return pen.measureText(text).width;
 }
 
 /** The canvas and its visible area. `first()` returns the name of the box to show initially. */
@@ -43,9 +49,9 @@ function useCanvas(plan, first) {
 
 /**
  * nodes: [{name, kind, icon, tone, word, more, count, stack, strong, mark, say}], in topological order; edges: [{from, to, is, look, sign, strong}].
- * chosen: name of the selected node; choose(name); follow: names to keep visible, or null.
+ * chosen: name of the selected node; choose(name); follow: names to keep visible, or null; legend: what is shown below.
  */
-export function Graph({ nodes, edges, direction, chosen, choose, label, follow = null }) {
+export function Graph({ nodes, edges, direction, chosen, choose, label, legend, follow = null }) {
   const shape = JSON.stringify([direction, nodes.map(({ name }) => name), edges.map(({ from, to }) => [from, to])]);
   const plan = useMemo(() => layout(nodes, edges, direction), [shape]);
   const [canvas, seen] = useCanvas(plan, () => firstOf(nodes, chosen));
@@ -85,20 +91,21 @@ export function Graph({ nodes, edges, direction, chosen, choose, label, follow =
     choose(name);
   }
   const shown = seen ? nodes.filter(({ name }) => name === rover || inside(plan.boxes.get(name), seen)) : [];
-  return html`<div class="dag"><${Tools} canvas=${canvas} />
+  return html`<div class="dag">
     <svg ref=${canvas.frame} class=${seen?.near ? "" : "afar"} role="group" aria-label=${label} onKeyDown=${pressed}
       style=${{ height: `${plan.height + 2 * MARGIN}px` }}><g ref=${canvas.stage}>
       ${seen && html`<${Lines} lines=${plan.lines} seen=${seen} edges=${edges} direction=${direction} />`}
       ${shown.map((node) => html`<${Box} key=${node.name} node=${node} place=${plan.boxes.get(node.name)} near=${seen.near} chosen=${node.name === chosen}
         rover=${node.name === rover} choose=${() => press(node.name)} />`)}
-    </g></svg></div>`;
+    </g></svg><${Tools} canvas=${canvas} legend=${legend} /></div>`;
 }
 
-function Tools({ canvas }) {
-  return html`<div class="dag-tools" role="group" aria-label="Zoom">
+/** Below the drawing, so that the buttons never cover a box. */
+function Tools({ canvas, legend }) {
+  return html`<div class="dag-tools"><div class="dag-legend mute" aria-hidden="true">${legend}<span class="roomy-only">Drag to pan, Ctrl + scroll to zoom</span></div><div role="group" aria-label="Zoom">
     <button type="button" class="icon" aria-label="Zoom in" title="Zoom in (+)" onClick=${() => canvas.zoom(ZOOM_STEP)}><${Icon} name="plus" /></button>
     <button type="button" class="icon" aria-label="Zoom out" title="Zoom out (-)" onClick=${() => canvas.zoom(1 / ZOOM_STEP)}><${Icon} name="minus" /></button>
-    <button type="button" class="icon" aria-label="Fit the graph" title="Fit the graph (0)" onClick=${() => canvas.fit()}><${Icon} name="fit" /></button></div>`;
+    <button type="button" class="icon" aria-label="Fit the graph" title="Fit the graph (0)" onClick=${() => canvas.fit()}><${Icon} name="fit" /></button></div></div>`;
 }
 
 const inside = (box, seen) =>
@@ -163,10 +170,10 @@ function Box({ node, place, near, chosen, rover, choose }) {
     <rect class="paper" width=${width} height=${height} rx="7" />
     <rect class="side" width="6" height=${height} rx="3" />
     ${near
-      ? html`${node.kind && html`<path class="sign kind" transform="translate(14 10)" d=${shapeOf(node.kind)} />`}<text class="title" x="34" y="22">${truncate(node.name, width - 46 - (node.count ? 44 : 0))}</text>
+      ? html`${node.kind && html`<path class="sign kind" transform="translate(14 10)" d=${shapeOf(node.kind)} />`}<text class="title" x="34" y="22">${truncate(node.name, width - 46 - (node.count ? widthOf(node.count) + 8 : 0))}</text>
         ${node.count && html`<text class="count" x=${width - 10} y="22">${node.count}</text>`}
         ${node.icon && html`<path class="sign" transform="translate(14 31) scale(.85)" d=${shapeOf(node.icon)} />`}
-        <text class="word" x=${node.icon ? 34 : 16} y="42">${truncate(node.word, width - 54)}</text><text class="more" x=${width - 10} y="42">${node.more}</text>`
+        <text class="word" x=${node.icon ? 34 : 16} y="42">${truncate(node.word, width - 46)}</text><text class="more" x=${width - 10} y="42">${node.more}</text>`
       : node.icon && html`<path class="sign far" transform=${`translate(${width / 2 - 18} ${height / 2 - 18}) scale(2.25)`} d=${shapeOf(node.icon)} />`}
   </g>`;
 }

@@ -29,7 +29,7 @@ function useLines(run, terms, whole) {
   const over = hasEnded(run);
   const ended = useRef(false);
   const [round, setRound] = useState(0);
-  // A redriven run logs again.
+  // A run that is retried after its end logs again.
   useEffect(() => {
     if (!over && ended.current) setRound(round + 1);
   }, [over]);
@@ -167,8 +167,8 @@ export function Logs({ run, zone }) {
   const filtered = Object.keys(terms).length > 0;
   const isEmpty = !filtered && found.lines.length === 0;
   return html`<header class="log-head"><h2>Logs</h2><${FollowState} state=${found.state} /><span class="gap"></span>
-      ${!isEmpty && html`<label><input type="checkbox" checked=${wrap} onChange=${() => setWrap(!wrap)} /> Wrap</label>
-      <button type="button" class="quiet" onClick=${() => perform(() => download(run, terms))}><${Icon} name="download" /> Download</button>`}
+      ${!isEmpty && html`<label class="roomy-only"><input type="checkbox" checked=${wrap} onChange=${() => setWrap(!wrap)} /> Wrap</label>
+      <button type="button" class="quiet" aria-label="Download" onClick=${() => perform(() => download(run, terms))}><${Icon} name="download" /><span class="roomy-only"> Download</span></button>`}
       <${CopyAs} cli=${`bellringer runs logs ${run.run_id}${options}${hasEnded(run) ? "" : " -f"}`}
         path=${`runs/${part(run.run_id)}/logs?${new URLSearchParams(terms)}`} /></header>
     ${!isEmpty && html`<div class="tools log-filters"><${Filters} run=${run} terms=${terms} /></div>`}

@@ -61,12 +61,12 @@ function Buttons({ graph, node, of, name, reload }) {
   const canMark = !graph.undoing && of.state !== "running" && !(node.map && !isElement);
   return html`<div class="tools" role="group" aria-label="Actions on the node">
     ${node.signal && !END_STATES.includes(of.state) && html`<button type="button" class="main" onClick=${() => askSignal(graph, node.signal, reload)}>
-      Send signal …</button>`}
+      Send signal…</button>`}
     ${END_STATES.includes(of.state) && !graph.undoing && html`<button type="button" class=${of.state === "dead" ? "main" : ""}
       onClick=${() => retryNode(graph, node, name, reload)}>Retry with downstream</button>`}
-    ${canMark && html`<button type="button" onClick=${() => askMark(graph, name, reload)}>Mark …</button>`}
+    ${canMark && html`<button type="button" onClick=${() => askMark(graph, name, reload)}>Mark…</button>`}
     ${(isBegun || (isElement && of.run_id && CANCELLABLE.includes(of.state))) && html`<button type="button" class="danger"
-      onClick=${() => askCancelNode(of.run_id, name, reload)}>Cancel …</button>`}
+      onClick=${() => askCancelNode(of.run_id, name, reload)}>Cancel…</button>`}
   </div>`;
 }
 

@@ -16,8 +16,6 @@ const REASONS = {
 };
 const COUNTED = ["dead", "cancelled", "running", "succeeded"];
 
-const SIGNS = { check: "✓", cross: "✕", play: "▶", ban: "⊘" }; // for texts that cannot contain an icon
-
 /** Icon and tone of a state. A blocked node only waits for its parents, so it is not shown as a warning. */
 export function nodeLook(state) {
   return state === "blocked" ? ["circle-dashed", "mute"] : look(state);
@@ -40,9 +38,8 @@ export function NodeDuration({ node }) {
   return node.state === "blocked" ? "" : formatDuration(Math.max(0, (now.value - new Date(node.started_at)) / 1000));
 }
 
-/** Progress of a map: 4 ✕ 236 ✓. */
-export const mapProgress = (map) =>
-  COUNTED.filter((state) => map[state]).map((state) => `${map[state].toLocaleString("en")} ${SIGNS[nodeLook(state)[0]]}`).join("  ");
+/** Progress of a map: 4 dead, 236 succeeded. */
+export const mapProgress = (map) => COUNTED.filter((state) => map[state]).map((state) => `${map[state].toLocaleString("en")} ${state}`).join(", ");
 
 function describeMap(map) {
   const held = [...COUNTED, "skipped", "blocked"].filter((state) => map[state]);
@@ -62,9 +59,9 @@ export function describeNode(node) {
 export function boxOf(node) {
   const [icon, tone] = nodeLook(node.state);
   return {
-    name: node.name, kind: KINDS[node.kind], icon, tone, word: node.state, stack: Boolean(node.map), strong: node.critical, say: describeNode(node),
+    name: node.name, kind: KINDS[node.kind], icon, tone, word: (node.map && mapProgress(node.map)) || node.state, stack: Boolean(node.map), strong: node.critical, say: describeNode(node),
     count: node.map && `×${node.map.size.toLocaleString("en")}`,
-    more: node.map ? mapProgress(node.map) : html`<${NodeDuration} node=${node} />`,
+    more: node.map ? "" : html`<${NodeDuration} node=${node} />`,
   };
 }
 

@@ -5,16 +5,18 @@ import { state as live } from "../lib/live.js";
 import { useData } from "../lib/page_data.js";
 import { formatCount, fetchPages } from "../lib/pages.js";
 import { navigate } from "../lib/router.js";
-import { CopyAs, Empty, Link, Loading, MoreButton, Time } from "./elements.js";
+import { formatDuration, now, secondsBetween } from "../lib/time.js";
+import { Empty, Link, Loading, MoreButton, Time } from "./elements.js";
 import { Command } from "./copyable_command.js";
 import { confirm } from "./dialog.js";
 import { State } from "./state_badge.js";
 import { Table } from "./table.js";
 
 const PAGE = 20;
+const NAMED_ITEMS = 2; // jobs that a list names
 const BRIEF = 5; // operations below another list
-const VERBS = { pause: "Pause", resume: "Resume", delete: "Delete", run: "Run", cancel: "Cancel", retry: "Retry", redrive: "Redrive", discard: "Discard", update: "Update", revert: "Revert" };
-const PAST = { pause: "paused", resume: "resumed", delete: "deleted", run: "started", cancel: "cancelled", retry: "retried", redrive: "redriven", discard: "discarded", update: "changed", revert: "reverted" };
+const VERBS = { pause: "Pause", resume: "Resume", delete: "Delete", run: "Run", cancel: "Cancel", retry: "Retry", redrive: "Retry", discard: "Discard", update: "Update", revert: "Revert" };
+const PAST = { pause: "paused", resume: "resumed", delete: "deleted", run: "started", cancel: "cancelled", retry: "retried", redrive: "retried", discard: "discarded", update: "changed", revert: "reverted" };
 const OBJECTS = { jobs: "job", runs: "run", dead_letters: "dead letter" };
 const RECENT_EXAMINED = 100; // operations among which those of one kind are found: the list has no filter by action
 // Why the items of an action were left as they are: they were in the wanted state, or were deleted in the meantime.
@@ -24,22 +26,26 @@ const UNCHANGED = {
   "dead_letters.redrive": "no longer dead letters", "dead_letters.discard": "no longer dead letters",
 };
 
-/** jobs.pause → Pause jobs. */
+/** jobs.pause → Pause jobs; Pause job, if one was given. */
 export function operationTitle(operation) {
   const [what, verb] = operation.action.split(".");
-  return `${VERBS[verb] ?? verb} ${what.replaceAll("_", " ")}`;
+  return `${VERBS[verb] ?? verb} ${operation.named === 1 ? OBJECTS[what] : what.replaceAll("_", " ")}`;
 }
 
 export const processed = (operation) => operation.done + operation.skipped + operation.failed;
 
-/** Describes the items of an operation. */
+/** Describes the items of an operation: "pay publishers", "pay publishers, newsletter and 3 more", "9 runs". */
 export function describeItems(operation) {
   if (operation.named !== null) {
+    const names = operation.action.startsWith("jobs.") ? operation.items.map((one) => one.name).filter(Boolean) : [];
+    const shown = names.slice(0, NAMED_ITEMS);
+    const more = operation.named - shown.length;
+    if (shown.length) return `${shown.join(", ")}${more ? ` and ${more.toLocaleString("en")} more` : ""}`;
     const what = OBJECTS[operation.action.split(".")[0]] ?? "item";
     return `${operation.named.toLocaleString("en")} ${what}${operation.named === 1 ? "" : "s"}`;
   }
   const terms = Object.entries(operation.filter ?? {});
-  return terms.length ? terms.map(([name, value]) => `${name.replace(/_at$/, "")}: ${value}`).join(" · ") : "all";
+  return terms.length ? terms.map(([name, value]) => `${name.replace(/_at$/, "")}: ${value}`).join(" · ") : `all ${operation.action.split(".")[0].replaceAll("_", " ")}`;
 }
 
 /** Reloads at an interval while `isOn`, because the live stream does not announce every step. */
@@ -99,19 +105,25 @@ export function abort(operation, then = () => {}) {
   });
 }
 
+/** The result of an operation in words; while it runs, with a bar. */
+function Result({ of }) {
+  const isRunning = of.state === "running";
+  return html`${isRunning && html`<${Progress} of=${of} />`}<span class=${of.failed ? "tone-bad" : ""}>${describeResults(of) || (isRunning ? "nothing yet" : "nothing changed")}${isRunning
+    && html` <span class="mute">of ${formatCount(of.total)}</span>`}</span>`;
+}
+
 const COLUMNS = (reload) => [
-  { name: "State", class: "tight", cell: (one) => html`<${State} of=${one.state} />` },
-  { name: "Action", cell: (one) => html`<span><${Link} to=${`operations/${part(one.operation_id)}`} class="name">${operationTitle(one)}<//> <span class="mute">
-    ${one.operation_id}</span></span>` },
-  { name: "Items", cell: (one) => html`<span class="clip" title=${describeItems(one)}>${describeItems(one)}</span>` },
-  { name: "Progress", class: "tight", cell: (one) => html`<${Progress} of=${one} />` },
-  { name: "Result", cell: (one) => html`<span class=${one.failed ? "tone-bad" : ""}>${describeResults(one) || (one.state === "running" ? "nothing yet" : "nothing changed")}${one.state === "running" && html` <span
-    class="mute">of ${formatCount(one.total)}</span>`}</span>` },
-  { name: "By", class: "tight", cell: (one) => one.who },
-  { name: "Reason", cell: (one) => html`<span class="clip" title=${one.reason}>${one.reason ?? ""}</span>` },
-  { name: "Started", class: "tight", cell: (one) => html`<${Time} at=${one.created_at} />` },
-  { name: html`<span class="unseen">Actions</span>`, class: "tight", cell: (one) => one.state === "running" && may("operator") && html`<button type="button"
-    onClick=${() => abort(one, reload)}>Abort …</button>` },
+  { name: "State", class: "tight", phone: "side", cell: (one) => html`<${State} of=${one.state} />` },
+  { name: "Action", class: "tight", phone: "title", cell: (one) => html`<${Link} to=${`operations/${part(one.operation_id)}`} class="name">${operationTitle(one)}<//>` },
+  { name: "Items", phone: "line", cell: (one) => html`<span class="clip" title=${describeItems(one)}>${describeItems(one)}</span>` },
+  { name: "Result", phone: "line", short: "·", cell: (one) => html`<${Result} of=${one} />` },
+  { name: "Reason", phone: "hide", cell: (one) => html`<span class="clip" title=${one.reason}>${one.reason ?? html`<span class="mute">–</span>`}</span>` },
+  { name: "By", class: "tight", phone: "hide", cell: (one) => one.who },
+  { name: "Started", class: "tight", phone: "line", short: "·", cell: (one) => html`<${Time} at=${one.created_at} />` },
+  { name: "Took", class: "number", phone: "hide", cell: (one) => formatDuration(secondsBetween(one.created_at, one.ended_at ?? now.value)) },
+  { name: "Id", class: "tight", phone: "hide", cell: (one) => html`<code class="mute">${one.operation_id}</code>` },
+  { name: html`<span class="unseen">Actions</span>`, class: "tight", phone: "acts", cell: (one) => one.state === "running" && may("operator") && html`<button type="button"
+    onClick=${() => abort(one, reload)}>Abort…</button>` },
 ];
 
 /** The latest operations. `only`: the latest few on these objects, such as `dead_letters`, below another list. */
@@ -126,10 +138,9 @@ export function Operations({ only }) {
   return html`<${Loading} of=${found}>${(data) =>
     data.items.length === 0
       ? !brief && html`<${Empty} title="No operations yet">
-        <p>Bulk actions appear here with their progress and failures.</p><p><${Command}
+        <p>Actions on many jobs, runs or dead letters appear here with their progress and failures.</p><p><${Command}
         text="bellringer ops start runs.cancel --filter state=queued --dry-run" /></p><//>`
       : html`${brief && html`<h2>Recent operations on ${OBJECTS[only]}s</h2>`}
-        ${!brief && html`<div class="tools"><span class="gap"></span><${CopyAs} cli="bellringer ops list" path="operations" /></div>`}
         <${Table} caption="Operations" columns=${COLUMNS(found.reload)} rows=${data.items} id=${(one) => one.operation_id}
           open=${(one) => navigate(`operations/${part(one.operation_id)}`)} />
         ${brief ? html`<p><${Link} to="runs" terms=${{ tab: "operations" }}>All operations<//></p>` : html`<${MoreButton} cursor=${data.next_cursor}

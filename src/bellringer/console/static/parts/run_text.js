@@ -15,8 +15,11 @@ export const hasEnded = (run) => ["succeeded", "dead", "cancelled", "skipped"].i
 export function errorSummary(of) {
   const error = of?.error;
   if (!error || typeof error !== "object") return error ? String(error) : (of?.reason ?? "");
+  if (error.type === "NodesFailed" && error.message) return capitalize(error.message); // names the node and its error
   return [error.type, error.message].filter(Boolean).join(": ") || error.reason || of.reason || "";
 }
+
+const capitalize = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
 
 /** What blocks the run, as text. */
 export const blockReasons = (run) => run.blocked.map((one) => one.replaceAll("_", " ")).join(", ");
@@ -67,6 +70,6 @@ export function RunSubject({ run }) {
     const name = `${inside.job ?? "workflow"} › ${inside.node}`;
     return html`<${Link} to=${`runs/${part(inside.run_id)}`} terms=${{ node: inside.node }} class="name clip" title=${`${name}, task ${run.task}`}>${name}<//>`;
   }
-  if (!run.job) return html`<code class="clip" title=${`${run.task}, without a job`}>${run.task}</code>`;
+  if (!run.job) return html`<${Link} to="runs" terms=${{ task: run.task }} class="name clip" title=${`Runs of the task ${run.task}; this one has no job`}><code>${run.task}</code><//>`;
   return html`<${Link} to=${`jobs/${part(run.job_id)}`} class="name clip" title=${`${run.job}, task ${run.task}`}>${run.job}<//>`;
 }
