@@ -166,6 +166,44 @@ def test_the_graph_reports_states_maps_branches_and_the_critical_path(eye: Eye, 
     expect(page.locator(".dag .line.strong")).to_have_count(1)
 
 
+def test_failed_nodes_are_listed_with_their_errors(eye: Eye, full: Mapping[str, str]) -> None:
+    page = eye.go(f"runs/{full['run']}")
+    expect(page.locator(".verdict")).to_contain_text("Node weigh[2] failed: RuntimeError: no scales")
+    page.locator(".verdict").get_by_role("link", name="Show weigh[2]").click()
+    expect(page.get_by_role("complementary", name="node weigh[2]")).to_be_visible()
+    page.keyboard.press("Escape")
+    row = page.get_by_role("table", name="Failed nodes").locator("tr[data-row]")
+    expect(row).to_have_count(1)
+    expect(row).to_contain_text("RuntimeError: no scales")
+    row.get_by_role("link", name="Logs of weigh[2]").click()
+    expect(page.get_by_role("heading", name="weigh[2]", exact=True)).to_be_visible()
+
+
+def test_nodes_are_folded_below_their_workflow_run(eye: Eye, shop: Shop) -> None:
+    nodes = [{"name": name, "task": "shop.give"} for name in ("one", "two")]
+    run = start(shop, make(shop, "folded", *nodes))
+    assert shop.ended(run)["state"] == "succeeded"
+    page = eye.go("runs")
+    rows = page.get_by_role("table", name="Runs").locator("tr[data-row]")
+    expect(rows.filter(has_text="folded")).to_have_count(1)
+    page.get_by_role("button", name="Show 2 nodes of folded").click()
+    expect(rows.filter(has_text="folded")).to_have_count(3)
+    page.get_by_role("button", name="Hide 2 nodes of folded").click()
+    expect(rows.filter(has_text="folded")).to_have_count(1)
+    eye.go("runs?cause=workflow")  # single nodes are asked for
+    expect(rows.filter(has_text="folded")).to_have_count(2)
+
+
+def test_a_workflow_is_started_and_paused_from_the_list(eye: Eye, shop: Shop) -> None:
+    job = make(shop, "listed", {"name": "pack", "task": "shop.pack", "kwargs": {"order": 1}})
+    page = eye.go("workflows?q=listed")
+    page.get_by_role("button", name="Run now: listed").click()
+    page.get_by_role("link", name="Show the run").wait_for()
+    page.get_by_role("button", name="Pause: listed").click()
+    page.get_by_role("button", name="Resume: listed").wait_for()
+    assert shop.ask("GET", f"jobs/{job}")["paused"] is not None
+
+
 def page_graph(eye: Eye, run_id: str) -> Any:
     return eye.page.evaluate("(id) => fetch(`../api/v1/runs/${id}/graph`).then((it) => it.json())", run_id)
 

@@ -53,7 +53,7 @@ export default function DeadLetters() {
   const view = segment("view", VIEWS, "dead");
   const terms = termsOf(query.value);
   const groups = useGroups();
-  return html`<header class="head"><h1>Dead letters</h1>${view === "dead" && groups.data && html`<${Sum} of=${groups.data} />`}<span class="gap"></span>
+  return html`<header class="head stacked"><h1>Dead letters</h1>${view === "dead" && groups.data && html`<${Sum} of=${groups.data} />`}<span class="gap"></span>
       <${Segments} name="view" label="View" of=${VIEWS} usual="dead" clear=${FILTERS} />
       ${view === "dead" ? html`<${PageMenu} terms=${terms} hasItems=${groups.data?.items.length > 0} />`
         : html`<${CopyAs} cli="bellringer dead discarded" path="dead-letters/discarded" />`}</header>
@@ -124,7 +124,7 @@ const GROUP_COLUMNS = [
   { name: "Last seen", class: "tight", phone: "line", short: "·", cell: (group) => html`<${Time} at=${group.last_died_at} /><span class="phone-only"> · ${formatCount(group.count)} ${group.count.value === 1 ? "run" : "runs"}</span>` },
   { name: "Latest run", class: "tight", phone: "hide", cell: (group) => group.runs.length > 0 && html`<${RunId} id=${group.runs[0]} />` },
   { name: html`<span class="unseen">Actions</span>`, class: "tight", phone: "full", cell: (group) => may("operator") && html`<span class="row-actions">
-    <button type="button" aria-label=${`Retry: ${errorOf(group)}`} onClick=${() => startBulk({ ...RETRY, ...groupFilter(group) })}><${Icon} name="retry" /> Retry…</button>
+    <button type="button" class="quiet" aria-label=${`Retry: ${errorOf(group)}`} onClick=${() => startBulk({ ...RETRY, ...groupFilter(group) })}><${Icon} name="retry" /> Retry…</button>
     <button type="button" class="quiet" aria-label=${`Discard: ${errorOf(group)}`} onClick=${() => startBulk({ ...DISCARD, ...groupFilter(group) })}>Discard…</button></span>` },
 ];
 
@@ -148,7 +148,7 @@ const COLUMNS = [
   { name: "Died", class: "tight", phone: "side", cell: (one) => html`<${Time} at=${one.died_at} />` },
   { name: "Attempts", class: "number", phone: "hide", cell: (one) => one.attempt },
   { name: "Error", class: "known", phone: "full", cell: (one) => html`<span title=${errorSummary(one)}>${errorSummary(one)}</span>` },
-  { name: html`<span class="unseen">Actions</span>`, class: "tight", phone: "full", cell: (one) => may("operator") && html`<span class="row-actions"><button type="button"
+  { name: html`<span class="unseen">Actions</span>`, class: "tight", phone: "full", cell: (one) => may("operator") && html`<span class="row-actions"><button type="button" class="quiet"
     aria-label=${`Retry ${one.run_id}`} onClick=${() => retry(one)}>Retry</button><button type="button" class="quiet"
     aria-label=${`Discard ${one.run_id}`} onClick=${() => discardOne(one)}>Discard</button></span>` },
 ];

@@ -59,7 +59,7 @@ function undoByOpposite(of) {
 function Page({ of, reload }) {
   const seconds = (new Date(of.ended_at ?? Date.now()) - new Date(of.created_at)) / 1000;
   const opposite = oppositeOf(of);
-  return html`<header class="head"><h1>${operationTitle(of)}</h1><span class="gap"></span>
+  return html`<header class="head"><h1>${operationTitle(of)}${of.named === 1 && of.items[0].name && html` <span class="of">${of.items[0].name}</span>`}</h1><span class="gap"></span>
       ${of.state === "running" && may("operator") && html`<button type="button" class="danger" onClick=${() => abort(of, reload)}>Abort…</button>`}
       ${canUndo(of) && html`<button type="button" onClick=${() => restoreDiscarded({ operation_id: of.operation_id }, reload)}><${Icon} name="undo" /> Undo</button>`}
       ${canRevert(of) && html`<button type="button" onClick=${() => revert(of)}><${Icon} name="undo" /> Revert…</button>`}
@@ -72,7 +72,8 @@ function Page({ of, reload }) {
       <${Table} caption="Failures" columns=${FAILURES(of.action)} rows=${of.failures} id=${(one) => one.id} /></section>`}
     <${Items} of=${of} />
     <section class="card operation-facts" aria-label="Details"><${DescriptionList} of=${[
-      ["Started", html`<${Time} at=${of.created_at} short=${false} /> <span class="mute">by ${of.who}</span>`],
+      ["Started by", of.who],
+      ["Started", html`<${Time} at=${of.created_at} short=${false} />`],
       of.ended_at ? ["Ended", html`<${Time} at=${of.ended_at} short=${false} />`] : ["Estimated end", of.eta ? html`<${Time} at=${of.eta} />` : "unknown"],
       of.reason && ["Reason", of.reason],
       of.items === null && ["Items", describeItems(of)],
@@ -84,6 +85,9 @@ function Page({ of, reload }) {
     ${of.filter && Object.keys(of.filter).length > 0 && html`<details><summary>Filter</summary><${Json} value=${of.filter}
       label="Filter" /></details>`}`;
 }
+
+const KINDS = { jobs: "Jobs", runs: "Runs", dead_letters: "Dead letters" };
+const describeKind = (of) => KINDS[of.action.split(".")[0]];
 
 /** The items that were given by id, with what became of each as far as it is known: failures are stored, other results are only counted. */
 function Items({ of }) {
@@ -98,7 +102,7 @@ function Items({ of }) {
     { name: "Result", class: "tight", phone: "side", cell: (one) => (failed.has(one.id) ? html`<${State} of="failed" />` : html`<span class=${of.done ? "" : "mute"}>${of.done > 0
       && !of.skipped && html`<span class="tone-good"><${Icon} name="check" /></span> `}${others}</span>`) },
   ].filter(Boolean);
-  return html`<section class="below"><h2>${of.named === 1 ? "Item" : "Items"}</h2>
+  return html`<section class="below"><h2>${describeKind(of)}</h2>
     ${of.named > of.items.length && html`<p class="mute">The first ${of.items.length} of ${of.named.toLocaleString("en")}.</p>`}
     <${Table} caption="Items" columns=${columns} rows=${of.items} id=${(one) => one.id} open=${(one) => navigate(`${isJobs ? "jobs" : "runs"}/${part(one.id)}`)} /></section>`;
 }

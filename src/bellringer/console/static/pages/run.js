@@ -101,7 +101,7 @@ function retry(run) {
 /** Details of any run. A run that has begun shows its logs first, one that has not the reasons why it waits. */
 function RunDetails({ run, zone, workers }) {
   const hasBegun = run.attempts.some((one) => one.attempt > 0) || run.state === "running";
-  const why = !hasEnded(run) && html`<${Card} title=${STATE_QUESTIONS[run.state] ?? "Why is it in this state?"} wide=${!hasBegun}><${Why} path=${`${pathOf(run)}/explain`} /><//>`;
+  const why = !hasEnded(run) && (run.state !== "running" || run.has_nodes) && html`<${Card} title=${STATE_QUESTIONS[run.state] ?? "Why is it in this state?"} wide=${!hasBegun}><${Why} path=${`${pathOf(run)}/explain`} /><//>`;
   const logs = hasBegun && html`<section class="card wide run-logs" id="logs" aria-label="Logs"><${Logs} run=${run} zone=${zone} /></section>`;
   const attempts = run.attempts.length > 0 && html`<${Card} title="Attempts" wide=${true}><${Attempts} run=${run} zone=${zone} workers=${workers} /><//>`;
   const isDead = run.state === "dead"; // its traceback comes before its logs
@@ -134,8 +134,9 @@ function Verdict({ run, zone, workers }) {
 /** From a dead run to the nodes that failed, or to the dead letters of its job. */
 function ErrorLinks({ run }) {
   if (run.state !== "dead" || run.workflow) return null;
-  const nodes = run.has_nodes ? (run.error?.nodes ?? []).slice(0, MAX_LINKED_NODES) : [];
-  return html`<p class="more-links">${nodes.map((node) => html`<${Link} key=${node} to=${pathOf(run)} terms=${{ node }}>Show node ${node}<//> `)}
+  const element = /^node (\S+\[\d+\]) failed: /.exec(run.error?.message ?? "")?.[1]; // the failed element of a map
+  const nodes = run.has_nodes ? (element ? [element] : (run.error?.nodes ?? []).slice(0, MAX_LINKED_NODES)) : [];
+  return html`<p class="more-links">${nodes.map((node) => html`<${Link} key=${node} to=${pathOf(run)} terms=${{ node }}>Show ${node}<//> `)}
     ${run.job && html`<${Link} to="dead-letters" terms=${{ job: run.job }}>Dead letters of this job<//>`}</p>`;
 }
 
@@ -175,12 +176,10 @@ function Bar({ run }) {
 function Buttons({ run, acts: actions }) {
   const canRetry = may("operator") && RETRIABLE.includes(run.state) && !run.has_nodes;
   const canReplay = may("operator") && hasEnded(run) && !run.workflow;
-  const canRun = may("operator") && run.state === "succeeded" && !run.workflow;
   return html`<div class="tools head-actions" role="group" aria-label="Actions">
     ${actions.retryNodes && html`<button type="button" class="main" onClick=${actions.retryNodes}><${Icon} name="retry" /> Retry all failed</button>`}
-    ${canRun && html`<button type="button" class="main" onClick=${() => replayUnchanged(run)}><${Icon} name="play" /> Replay</button>`}
     ${canRetry && html`<button type="button" class="main" onClick=${actions.retry}><${Icon} name="retry" /> ${run.state === "dead" ? "Retry" : "Retry now"}</button>`}
-    ${canReplay && html`<button type="button" onClick=${actions.replay}>Edit and replay…</button>`}
+    ${canReplay && html`<button type="button" onClick=${actions.replay}title="Run it again, with the same or other arguments">Replay…</button>`}
     ${may("operator") && CANCELLABLE.includes(run.state) && html`<button type="button" class="danger" disabled=${run.cancel_requested} onClick=${actions.cancel}>
       ${run.cancel_requested ? "Cancel requested" : "Cancel…"}</button>`}
     ${run.job && html`<button type="button" class="quiet icon roomy-only" aria-label="Previous run of the job" title="Previous run of the job ([)" onClick=${() => goToNeighbor(run, -1)}><${Icon} name="chevron-left" /></button>
@@ -232,8 +231,8 @@ function Context({ run, zone, workers }) {
   const reason = run.reason || run.error?.reason;
   const columns = [
     [
-      ["Job", run.job ? html`<${Link} to=${`jobs/${part(run.job_id)}`}>${run.job}<//>` : run.workflow ? html`node <${Link} to=${`runs/${part(run.workflow.run_id)}`}
-        terms=${{ node: run.workflow.node }}>${run.workflow.node}<//> of ${run.workflow.job ?? "a workflow"}` : "none (sent directly)"],
+      ["Job", run.job ? html`<${Link} to=${`jobs/${part(run.job_id)}`}>${run.job}<//>` : run.workflow ? html`<span>node <${Link} to=${`runs/${part(run.workflow.run_id)}`}
+        terms=${{ node: run.workflow.node }}>${run.workflow.node}<//> of ${run.workflow.job ?? "a workflow"}</span>` : "none (sent directly)"],
       ["Task", html`<${Link} to="runs" terms=${{ task: run.task }}><code>${run.task}</code><//>`],
       run.revision !== null && ["Revision", run.job ? html`<${Link} to=${`jobs/${part(run.job_id)}`} terms=${{ tab: "revisions", b: run.revision }}>${run.revision}<//>` : run.revision],
       ["Cause", run.cause],
@@ -245,11 +244,11 @@ function Context({ run, zone, workers }) {
       ["Scheduled", at(run.scheduled_for)],
       ["Created", run.fired_at && html`${at(run.fired_at)} <span class="mute">${offsetText(secondsBetween(run.scheduled_for, run.fired_at))}</span>`],
       [run.attempts.length > 1 ? "First started" : "Started", at(first)],
-      ["Ended", at(run.finished_at)],
+      run.finished_at && ["Ended", at(run.finished_at)],
       run.lateness_ms !== null && ["Late by", formatLateness(run)],
     ],
     [
-      ["Run ID", html`<code class="whole-id" title="also the idempotency key">${run.run_id}</code> <${CopyButton} text=${run.run_id} what="run id" />`],
+      ["Run ID", html`<span class="run-id"><code title=${`${run.run_id}, also its idempotency key`}>${shortId(run.run_id)}</code> <${CopyButton} text=${run.run_id} what="run id" /></span>`],
       ["Worker", run.worker_id === null ? "–" : html`<${Link} to="runs" terms=${{ worker: run.worker_id }} title="Runs of this worker">${workerName(run.worker_id, workers)}<//>`],
       ["Pool", html`<${Link} to="runs" terms=${{ pool: run.pool }}>${run.pool}<//>`],
       ["Priority", run.priority],
@@ -272,12 +271,6 @@ function askCancel(run, reload) {
 }
 
 const same = (a, b) => write(a) === write(b);
-
-/** Replays the occurrence with the same arguments. */
-async function replayUnchanged(run) {
-  const made = await perform(() => post(`${pathOf(run)}/replay`, {}), "Replay started");
-  if (made) navigate(`runs/${part(made.run_id)}`);
-}
 
 /** Replays the occurrence. Only changed arguments are sent, so that unchanged ones keep their exact values. */
 function askReplay(run) {

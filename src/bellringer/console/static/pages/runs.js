@@ -36,7 +36,7 @@ export default function Runs() {
   return query.value.get("tab") === "operations" ? html`<${OperationsPage} />` : html`<${RunsPage} />`;
 }
 
-const OperationsPage = () => html`<header class="head"><h1>Operations</h1><span class="sum">Actions on many jobs, runs or dead letters at once</span><span class="gap"></span>
+const OperationsPage = () => html`<header class="head stacked"><h1>Operations</h1><span class="sum">Actions on many jobs, runs or dead letters at once</span><span class="gap"></span>
     <${CopyAs} cli="bellringer ops list" path="operations" /></header>
   <${PageTabs} chosen="operations" /><div role="tabpanel" aria-label="Operations"><${Operations} /></div>`;
 const PageTabs = ({ chosen }) => html`<${Tabs} tabs=${TABS} chosen=${chosen} choose=${(tab) => navigate("runs", { tab: tab === "runs" ? "" : tab })} />`;
@@ -48,7 +48,7 @@ function RunsPage() {
   const selected = useMemo(() => signal(new Set()), []);
   const found = useData((stop) => fetchPages("runs", apiTerms(terms), wanted, stop), [text, wanted]);
   const counts = useCounts(terms);
-  return html`<header class="head"><h1>Runs</h1><${Sum} counts=${counts} terms=${terms} /><span class="gap"></span>
+  return html`<header class="head stacked"><h1>Runs</h1><${Sum} counts=${counts} terms=${terms} /><span class="gap"></span>
       <${Choice} name="from" label="Period" of=${{ ...RANGES, ...(terms.from && !RANGES[terms.from] && { [terms.from]: `from ${terms.from}` }) }} />
       <${Menu} label="More actions" items=${[...bulkItems(terms), ...copyItems({ share: {}, cli: cliOf(apiTerms(terms)), path: `runs?${new URLSearchParams(apiTerms(terms))}` })]} /></header>
     <${PageTabs} chosen="runs" />
@@ -120,14 +120,14 @@ const COLUMNS = (fold) => [
   { name: "Job or task", class: "whose", phone: "title", cell: (run) => html`<span class="subject ${fold.isInside(run) ? "inside" : ""}"><${RunSubject} run=${run} /><${NodesButton} run=${run} fold=${fold} /></span>` },
   { name: "Run", class: "tight rare", phone: "hide", cell: (run) => html`<${RunId} id=${run.run_id} />` },
   { name: "Scheduled", class: "tight", phone: "line", cell: (run) => html`<span class="clock mute">${shortTime(run.scheduled_for)}</span> <${Time} at=${run.scheduled_for} />` },
-  { name: "Late by", class: "number", phone: "hide", title: "from the scheduled time to the start", cell: formatLateness },
+  { name: "Late by", class: "number rare", phone: "hide", title: "from the scheduled time to the start", cell: formatLateness },
   { name: "Took", class: "number", phone: "line", short: "·", cell: (run) => html`<${RunDuration} run=${run} />` },
   { name: "Cause", class: "tight", phone: "line", short: "·", cell: (run) => run.cause },
-  { name: "Attempt", class: "number", phone: "hide", cell: (run) => run.attempt || "–" },
+  { name: "Attempt", class: "number spare", phone: "hide", cell: (run) => run.attempt || "–" },
   { name: "Pool", class: "tight spare", phone: "hide", cell: (run) => run.pool },
   { name: "Worker", class: "tight", phone: "hide", cell: (run) => (run.worker_id === null ? html`<span class="mute">–</span>` : html`<${Link} to="runs" terms=${{ worker: run.worker_id }}
     class="clip short" title=${`Runs of ${run.worker ?? workerName(run.worker_id)} (worker ${run.worker_id})`}>${run.worker ?? workerName(run.worker_id)}<//>`) },
-  { name: "Details", class: "known", phone: "full", cell: (run) => known(run) && html`<span title=${known(run)}>${known(run)}</span>` },
+  { name: "Details", class: "known", phone: "full", cell: (run) => known(run) && html`<span title=${known(run)}>${run.attempt > 1 && html`<span class="mute">attempt ${run.attempt}: </span>`}${known(run)}</span>` },
 ];
 
 /** Shows or hides the nodes of a workflow run. */

@@ -6,7 +6,7 @@ import { useData } from "../lib/page_data.js";
 import { fetchPages } from "../lib/pages.js";
 import { zone } from "../lib/preferences.js";
 import { navigate, query } from "../lib/router.js";
-import { LOCAL } from "../lib/time.js";
+import { LOCAL, formatDuration } from "../lib/time.js";
 import { CopyAs, Empty, Link, Loading, MoreButton, Time } from "../parts/elements.js";
 import { Snippet } from "../parts/copyable_command.js";
 import { Chips, Search } from "../parts/filters.js";
@@ -76,12 +76,15 @@ const COLUMNS = ({ strips, jobs }) => [
   { name: "History", class: "tight", phone: "hide", title: "the last 30 runs, the newest on the right", cell: (one) => html`<${Strip} runs=${strips[one.job_id]} />` },
   { name: "Ended", class: "tight", phone: "hide", cell: (one) => html`<${Time} at=${one.last?.finished_at} />` },
   { name: "Took", class: "number tight", phone: "hide", cell: (one) => (one.last ? html`<${RunDuration} run=${one.last} />` : "–") },
+  { name: "Usually", class: "number tight rare", phone: "hide", title: "median duration of the last 30 runs", cell: (one) => formatDuration(median((strips[one.job_id] ?? []).map((run) => run.seconds).filter((seconds) => seconds !== null))) },
   { name: "Next", class: "tight", phone: "line", short: "·", cell: (one) => (one.paused ? html`<span class="mute">–</span>` : html`<${Time} at=${one.next_at} />`) },
   { name: html`<span class="unseen">Actions</span>`, class: "acts tight", phone: "acts", cell: (one) => jobs[one.job_id] && html`<${Actions} job=${jobs[one.job_id]} last=${one.last} />` },
 ];
 
 /** The schedule; its zone is left out if it is the zone of the displayed times. */
 const scheduleText = (job) => (zone.value === "local" ? job.description.replace(` (${LOCAL})`, "") : job.description);
+
+const median = (numbers) => numbers.toSorted((a, b) => a - b)[Math.floor(numbers.length / 2)];
 
 const togglePause = (job) => (job.paused ? resume(job) : pause(job));
 const KEYS = (jobs) => (may("operator") ? { r: ["run now", ({ job_id: id }) => jobs[id] && runNow(jobs[id])], p: ["pause or resume", ({ job_id: id }) => jobs[id] && togglePause(jobs[id])] } : {});
@@ -110,7 +113,7 @@ export default function Workflows() {
   const found = useData((stop) => read(q, state, wanted, stop), [q, state, wanted]);
   const flags = [q && `--q ${shellQuote(q)}`, state && `--state ${shellQuote(state)}`].filter(Boolean).map((flag) => ` ${flag}`).join("");
   const search = new URLSearchParams(Object.entries({ q, state }).filter(([, value]) => value)).toString();
-  return html`<header class="head"><h1>Workflows</h1><span class="sum">${found.data && html`<strong>${found.data.items.length}${found.data.next_cursor ? "+" : ""}</strong> ${q || state ? "matching" : "total"}`}</span><span class="gap"></span>
+  return html`<header class="head stacked"><h1>Workflows</h1><span class="sum">${found.data && html`<strong>${found.data.items.length}${found.data.next_cursor ? "+" : ""}</strong> ${q || state ? "matching" : "total"}`}</span><span class="gap"></span>
       <${CopyAs} cli=${`bellringer workflows list${flags}`} path=${`workflows${search && `?${search}`}`} /></header>
     <${Loading} of=${found} shape="table">${(data) => html`
       <div class="tools"><${Search} label="Search by name" placeholder="Search by name" /><${States} sums=${data.states ?? {}} chosen=${state} /></div>

@@ -39,7 +39,7 @@ export function splitTimes(run, moment) {
 
 const sum = (of, kind) => of.filter((one) => one.kind === kind).reduce((all, one) => all + one.seconds, 0);
 
-const LABEL_SHARE = 0.2; // a piece that takes more of the bar has room for a label, on a phone too
+const LABEL_SHARE = 0.16; // a piece that takes more of the bar has room for a label, on a phone too
 
 /** A bar with waiting, running and backoff times, and the same as text. */
 export function RunTimeBar({ run }) {
@@ -47,7 +47,7 @@ export function RunTimeBar({ run }) {
   if (!found.length) return null;
   const whole = found.reduce((all, one) => all + one.seconds, 0);
   const kinds = Object.entries(KINDS).filter(([kind]) => found.some((one) => one.kind === kind));
-  const words = kinds.map(([kind, [icon, word, shade]]) => ({ icon, tone: shade, text: `${word} ${formatDuration(sum(found, kind))}` }));
+  const words = kinds.map(([kind, [icon, word, shade]]) => ({ icon, tone: shade, text: `${kind === "running" && !hasEnded(run) ? "has run" : word} ${formatDuration(sum(found, kind))}` }));
   const tone = (one) => (one.outcome ? look(one.outcome)[1] : KINDS[one.kind][2]);
   const title = (one) => `${one.attempt ? `attempt ${one.attempt} ${one.outcome.replaceAll("_", " ")}: ` : ""}${KINDS[one.kind][1]} ${formatDuration(one.seconds)}`;
   return html`<div class="run-line" role="img" aria-label=${`${words.map((one) => one.text).join(", ")}; details of each attempt below`}>

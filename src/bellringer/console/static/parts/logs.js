@@ -8,6 +8,7 @@ import { readEvents } from "../lib/sse.js";
 import { formatClock } from "../lib/time.js";
 import { write } from "../lib/json.js";
 import { CopyAs, ErrorMessage } from "./elements.js";
+import { FoldedFilters } from "./filters.js";
 import { perform } from "./dialog.js";
 import { hasEnded } from "./run_text.js";
 
@@ -144,9 +145,10 @@ function Filters({ run, terms }) {
       ${word}</option>`)}</select></label>`;
   return html`<label class="search"><span class="unseen">Search in logs</span>
       <input type="search" placeholder="Search in logs" value=${words} onInput=${typed} /></label>
-    ${pick("level", "Level", LEVELS, terms.level)}
-    ${pick("source", "Source", SOURCES, terms.source)}
-    ${(numbers.length > 1 || terms.attempt) && pick("attempt", "Attempt", Object.fromEntries(numbers.map((one) => [one, String(one)])), terms.attempt)}`;
+    <${FoldedFilters} active=${["level", "source", "attempt"].filter((name) => terms[name]).length}>
+      ${pick("level", "Level", LEVELS, terms.level)}
+      ${pick("source", "Source", SOURCES, terms.source)}
+      ${(numbers.length > 1 || terms.attempt) && pick("attempt", "Attempt", Object.fromEntries(numbers.map((one) => [one, String(one)])), terms.attempt)}<//>`;
 }
 
 function NoLines({ run, state, filtered }) {

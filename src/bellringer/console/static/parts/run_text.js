@@ -28,7 +28,9 @@ export const blockReasons = (run) => run.blocked.map((one) => one.replaceAll("_"
 export function progressText(run) {
   const { done, total, note } = run.progress ?? {};
   if (done === undefined && !note) return "";
-  const far = done === undefined ? "" : total ? `${done} of ${total} (${Math.floor((Number(done) / Number(total)) * 100)} %)` : String(done);
+  const number = (value) => Number(value).toLocaleString("en");
+  const share = total ? `${Math.floor((Number(done) / Number(total)) * 100)}%` : "";
+  const far = done === undefined ? "" : !total ? number(done) : note ? share : `${number(done)} of ${number(total)} (${share})`; // a note usually has the numbers
   return [far, note].filter(Boolean).join(" · ");
 }
 

@@ -53,11 +53,11 @@ function Nodes({ graph, isInner, reload }) {
     <div class="tools"><${Segments} name="view" label="View" of=${VIEWS} usual="graph" clear=${["state"]} />
       ${view === "graph" && html`<${Segments} name="dir" label="Direction" of=${DIRECTIONS} usual=${USUAL_DIRECTION} />${!hasEnded(graph) && html`<${FollowCheckbox} />`}`}
       <span class="gap"></span>
-      <${CopyAs} cli=${`bellringer workflows graph ${graph.run_id}`} path=${`runs/${part(graph.run_id)}/graph`} /></div>
+      <span class="roomy-only"><${CopyAs} cli=${`bellringer workflows graph ${graph.run_id}`} path=${`runs/${part(graph.run_id)}/graph`} /></span></div>
     <div class="flow ${chosen ? "with-panel" : ""}"><div class="flow-main">
       <${Shown} graph=${graph} chosen=${chosen.replace(/\[\d+\]$/, "")} choose=${choose} /></div>
       ${chosen && html`<${NodePanel} graph=${graph} name=${chosen} reload=${reload} />`}</div>
-    ${!chosen && html`<${FailedNodes} graph=${graph} reload=${reload} />`}`;
+    ${!chosen && view !== "list" && html`<${FailedNodes} graph=${graph} reload=${reload} />`}`;
 }
 
 const isFollowing = () => query.value.get("follow") === "1";
@@ -119,8 +119,8 @@ function FailedNodes({ graph, reload }) {
     { name: "Attempts", class: "number", phone: "hide", cell: (one) => one.attempt || "–" },
     { name: "Took", class: "number", phone: "hide", cell: (one) => html`<${NodeDuration} node=${one} />` },
     { name: html`<span class="unseen">Actions</span>`, class: "tight", phone: "full", cell: (one) => html`<span class="row-actions">
-      ${one.run_id && html`<${Link} to=${`runs/${part(one.run_id)}`} class="button" aria-label=${`Logs of ${one.name}`}>Logs<//>`}
-      ${canRetryNodes(graph) && html`<button type="button" aria-label=${`Retry ${one.name}`} onClick=${() => retryNode(graph, one.node, one.name, reload)}>Retry</button>`}</span>` },
+      ${one.run_id && html`<${Link} to=${`runs/${part(one.run_id)}`} class="button quiet" aria-label=${`Logs of ${one.name}`}>Logs<//>`}
+      ${canRetryNodes(graph) && html`<button type="button" class="quiet" aria-label=${`Retry ${one.name}`} onClick=${() => retryNode(graph, one.node, one.name, reload)}>Retry</button>`}</span>` },
   ];
   return html`<section class="below"><h2>Failed nodes</h2><${Table} caption="Failed nodes" kind="failed-nodes" columns=${columns} rows=${failed} id=${(one) => one.name}
     open=${(one) => setQuery({ node: one.name })} /></section>`;
