@@ -90,7 +90,7 @@ class Failure(ResponseModel, frozen=True):
 
 
 class OperationItem(ResponseModel, frozen=True):
-    """A job, a run or a dead letter that an operation was given. `name` is the name of its job, null if there is none."""
+    """A job, a run or a dead letter that an operation was given. `name` is the name of its job; null: it has none."""
 
     id: str
     name: str | None
