@@ -122,7 +122,7 @@ const GROUP_COLUMNS = [
     : html`<span>${group.jobs.map((job, n) => html`${n ? ", " : ""}<${Link} to="jobs" terms=${{ q: job }}>${job}<//>`)}</span>`) },
   { name: "First seen", class: "tight", phone: "hide", cell: (group) => html`<${Time} at=${group.first_died_at} />` },
   { name: "Last seen", class: "tight", phone: "line", short: "·", cell: (group) => html`<${Time} at=${group.last_died_at} /><span class="phone-only"> · ${formatCount(group.count)} ${group.count.value === 1 ? "run" : "runs"}</span>` },
-  { name: "Latest run", class: "tight", phone: "hide", cell: (group) => group.runs.length > 0 && html`<${RunId} id=${group.runs[0]} />` },
+  { name: "Latest run", class: "tight rare", phone: "hide", cell: (group) => group.runs.length > 0 && html`<${RunId} id=${group.runs[0]} />` },
   { name: html`<span class="unseen">Actions</span>`, class: "tight", phone: "full", cell: (group) => may("operator") && html`<span class="row-actions">
     <button type="button" class="quiet" aria-label=${`Retry: ${errorOf(group)}`} onClick=${() => startBulk({ ...RETRY, ...groupFilter(group) })}><${Icon} name="retry" /> Retry…</button>
     <button type="button" class="quiet" aria-label=${`Discard: ${errorOf(group)}`} onClick=${() => startBulk({ ...DISCARD, ...groupFilter(group) })}>Discard…</button></span>` },

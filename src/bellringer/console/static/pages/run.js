@@ -111,7 +111,7 @@ function RunDetails({ run, zone, workers }) {
     <div class="cards pair">
       ${!isDead && attempts}
       ${hasBegun && why}
-      <${Card} title="Arguments" wide=${!hasBegun || (hasEnded(run) && !hasOutcome(run))} aside=${html`<${CopyButton} text=${write({ args: run.args, kwargs: run.kwargs }, 2)} what="arguments" />`}>
+      <${Card} title="Arguments" wide=${!hasBegun || !(why || hasOutcome(run))} aside=${html`<${CopyButton} text=${write({ args: run.args, kwargs: run.kwargs }, 2)} what="arguments" />`}>
         <${Payload} run=${run} /><//>
       <${Outcome} run=${run} />
       <${Card} title="Context" wide=${true}>

@@ -173,7 +173,7 @@ function RunTable({ data, terms, busy, selected, more }) {
   const about = { ids: [...selected.value] };
   const then = () => (selected.value = new Set());
   return html`
-    <${Table} caption="Runs" kind="runs" columns=${COLUMNS(fold)} rows=${fold.rows} id=${(run) => run.run_id}
+    <${Table} caption="Runs" kind="runs" columns=${COLUMNS(fold)} rows=${fold.rows} asked=${fold.opened} id=${(run) => run.run_id}
       open=${(run) => navigate(`runs/${part(run.run_id)}`)} selected=${may("operator") ? selected : undefined} keys=${{ e: ["explain", whyRun] }} />
     <p class="mute looked">${data.next_cursor ? `The newest ${data.items.length.toLocaleString("en")} runs.` : `All ${data.items.length.toLocaleString("en")} ${data.items.length === 1 ? "run is" : "runs are"} shown.`}${fold.nodes.size > 0
       && ` ${[...fold.nodes.values()].flat().length} of them are nodes of workflow runs.`}</p>

@@ -6,15 +6,18 @@ import { useShortcuts } from "../lib/shortcuts.js";
 /**
  * columns: [{name, cell(row), class, title, phone, short}]; a class `later` or `latest` drops the column when there is little room. kind: class of the table; id(row); open(row); selected: signal with a Set of ids, if rows can be selected;
  * keys: {letter: [description, action(row)]} for the focused row; detail(row): what is shown below a row, falsy for a closed one.
+ * asked: changes when the user asks for other rows, which are then not held back.
  * phone: where a column is on narrow screens: `title` and `side` are the first line (left and right), `line` the second line without labels, `full` a line of
  * its own, `acts` the right end of the first line, `hide` nowhere. Without it, the column is a line with its label. short: what a `line` begins with.
  */
-export function Table({ caption, columns, rows, id, open, selected, keys = {}, detail, hidden = true, kind = "" }) {
+export function Table({ caption, columns, rows, id, open, selected, keys = {}, detail, hidden = true, kind = "", asked }) {
   const body = useRef(null);
   const held = useRef(null);
   const [pointed, setPointed] = useState(false);
   const ids = rows.map(id).join("\n");
-  if (!pointed || !held.current) held.current = rows;
+  const before = useRef(asked);
+  if (!pointed || !held.current || before.current !== asked) held.current = rows;
+  before.current = asked;
   const known = new Map(rows.map((row) => [id(row), row]));
   const fresh = pointed ? rows.filter((row) => !held.current.some((old) => id(old) === id(row))).length : 0;
   const shown = pointed ? held.current.map((row) => known.get(id(row)) ?? row) : rows;
