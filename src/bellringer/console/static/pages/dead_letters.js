@@ -53,7 +53,7 @@ export default function DeadLetters() {
   const view = segment("view", VIEWS, "dead");
   const terms = termsOf(query.value);
   const groups = useGroups();
-  return html`<header class="head stacked"><h1>Dead letters</h1>${view === "dead" && groups.data && html`<${Sum} of=${groups.data} />`}<span class="gap"></span>
+  return html`<header class="head stacked"><h1>Dead letters</h1>${view === "dead" && groups.data && !Object.keys(terms).length && html`<${Sum} of=${groups.data} />`}<span class="gap"></span>
       <${Segments} name="view" label="View" of=${VIEWS} usual="dead" clear=${FILTERS} />
       ${view === "dead" ? html`<${PageMenu} terms=${terms} hasItems=${groups.data?.items.length > 0} />`
         : html`<${CopyAs} cli="bellringer dead discarded" path="dead-letters/discarded" />`}</header>
@@ -100,7 +100,7 @@ const distinctValues = (rows, pick) => [...new Set(rows.flatMap(pick))].sort();
 function Tools({ groups, terms }) {
   const tasks = useData((stop) => get("tasks", { limit: 200 }, stop), [], { once: true }).data?.items ?? [];
   const filtered = Object.keys(terms).length > 0;
-  return html`<div class="tools">
+  return html`<div class="tools letter-filters">
     <${Facet} name="job" label="Job" of=${distinctValues(groups, (one) => one.jobs)} /><${Facet} name="task" label="Task" of=${tasks.map((task) => task.name)} />
     ${filtered && html`<button type="button" class="quiet" onClick=${() => navigate("dead-letters")}>All groups</button>`}
     <span class="gap"></span>

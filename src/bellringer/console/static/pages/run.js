@@ -205,6 +205,7 @@ function Payload({ run }) {
 
 function errorDetails(run) {
   const { traceback: _traceback, type: _type, message: _message, reason: _reason, ...more } = run.error && typeof run.error === "object" ? run.error : {};
+  if (run.has_nodes) delete more.nodes; // the summary links to them
   return more;
 }
 

@@ -96,7 +96,7 @@ function NodeDetails({ graph, of, name }) {
 function NodeRunSummary({ of }) {
   const found = useData((stop) => get(`runs/${part(of.run_id)}`, {}, stop), [of.run_id, of.state, of.attempt], { once: true });
   return html`<${Loading} of=${found}>${(run) => html`<${RunTimeBar} run=${run} />
-    ${run.error && html`<h3>Error</h3><p class="run-error">${errorSummary(run)}</p>`}
+    ${run.error && !of.reason && html`<h3>Error</h3><p class="run-error">${errorSummary(run)}</p>`}
     ${run.state === "succeeded" && html`<h3>Result</h3><${Json} value=${run.result} label="Result" />`}`}<//>`;
 }
 

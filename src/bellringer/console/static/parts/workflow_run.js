@@ -24,6 +24,7 @@ const NARROW = matchMedia("(max-width: 48rem)");
 const USUAL_DIRECTION = NARROW.matches ? "tb" : "lr"; // on a phone the page scrolls down
 const MAX_FAILED_ELEMENTS = 10; // per map, in the list of failed nodes
 const RECENT_MS = 900; // milliseconds: do not poll if a live update has just reloaded the data
+const SMALL_GRAPH = 12; // nodes; below a larger graph there is no room for its timeline
 const FAILED = ["dead", "cancelled"];
 
 /** The nodes of a workflow run; no data for other runs. */
@@ -57,7 +58,9 @@ function Nodes({ graph, isInner, reload }) {
     <div class="flow ${chosen ? "with-panel" : ""}"><div class="flow-main">
       <${Shown} graph=${graph} chosen=${chosen.replace(/\[\d+\]$/, "")} choose=${choose} /></div>
       ${chosen && html`<${NodePanel} graph=${graph} name=${chosen} reload=${reload} />`}</div>
-    ${!chosen && view !== "list" && html`<${FailedNodes} graph=${graph} reload=${reload} />`}`;
+    ${!chosen && view !== "list" && html`<${FailedNodes} graph=${graph} reload=${reload} />`}
+    ${!chosen && view === "graph" && !NARROW.matches && graph.started_at && graph.nodes.length <= SMALL_GRAPH && html`<section class="below"><h2>Timeline</h2>
+      <${Gantt} graph=${graph} chosen="" choose=${choose} /></section>`}`;
 }
 
 const isFollowing = () => query.value.get("follow") === "1";
@@ -119,7 +122,7 @@ function FailedNodes({ graph, reload }) {
     { name: "Attempts", class: "number", phone: "hide", cell: (one) => one.attempt || "–" },
     { name: "Took", class: "number", phone: "hide", cell: (one) => html`<${NodeDuration} node=${one} />` },
     { name: html`<span class="unseen">Actions</span>`, class: "tight", phone: "full", cell: (one) => html`<span class="row-actions">
-      ${one.run_id && html`<${Link} to=${`runs/${part(one.run_id)}`} class="button quiet" aria-label=${`Logs of ${one.name}`}>Logs<//>`}
+      ${one.run_id && html`<${Link} to=${`runs/${part(one.run_id)}`} class="button" aria-label=${`Logs of ${one.name}`}>Logs<//>`}
       ${canRetryNodes(graph) && html`<button type="button" class="quiet" aria-label=${`Retry ${one.name}`} onClick=${() => retryNode(graph, one.node, one.name, reload)}>Retry</button>`}</span>` },
   ];
   return html`<section class="below"><h2>Failed nodes</h2><${Table} caption="Failed nodes" kind="failed-nodes" columns=${columns} rows=${failed} id=${(one) => one.name}
