@@ -71,7 +71,7 @@ export function DurationBar({ seconds, longest, tone }) {
 
 /** The reason of an outcome in words. */
 export const reasonText = (reason = "") =>
-  reason.replace(/^all (\d+) attempts are used$/, "no attempts left ($1 of $1)").replaceAll("_", " ");
+  reason.replaceAll("_", " ");
 
 /** What each of the newest revisions changed, by number. A revision never changes, so each is read once. */
 export function useRevisionChanges(path, revisions) {
