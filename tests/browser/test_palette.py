@@ -38,7 +38,7 @@ def test_letters_find_a_job_beyond_the_first_page(eye: Eye, many: str) -> None:
     field = open_palette(page)
     for letters in ("zzqvr", "zz-q rprt", "qvatr"):
         field.fill(letters)
-        option = page.get_by_role("option", name=f"job {many}")
+        option = page.get_by_role("option", name=f"{many} Every")
         expect(option).to_be_visible()
         typed = letters.replace(" ", "")
         until(lambda: "".join(option.locator("mark").all_inner_texts()) == typed, f"{typed} are marked")  # noqa: B023
@@ -55,17 +55,17 @@ def test_actions_are_listed_and_take_a_job(eye: Eye, shop: Shop) -> None:
     eye.picture("palette light")
     field.fill("pause a")
     field.fill("Pause a job")
-    page.get_by_role("option", name="Pause a job …").click()
+    page.get_by_role("option", name="Pause a job…").click()
     expect(field).to_have_value("pause ")  # the name of the job follows
     field.press_sequentially("palette-job")
-    expect(page.get_by_role("option", name="pause palette-job")).to_be_visible()
+    expect(page.get_by_role("option", name="Pause palette-job")).to_be_visible()
     field.press("Enter")
     expect(page.get_by_role("status").filter(has_text="Paused palette-job")).to_be_visible()
     assert shop.ask("GET", f"jobs/{job['job_id']}")["paused"]
     open_palette(page).fill("resume palette-job")
     field.press("Enter")
     expect(page.get_by_role("status").filter(has_text="Resumed palette-job")).to_be_visible()
-    open_palette(page).fill("trigger palette-job")
+    open_palette(page).fill("run palette-job")
     field.press("Enter")
     page.get_by_role("link", name="Show the run").last.click()
     page.wait_for_url("**/runs/*")
@@ -77,11 +77,40 @@ def test_actions_are_listed_and_take_a_job(eye: Eye, shop: Shop) -> None:
     expect(page.get_by_role("heading", name="Create a job")).to_be_visible()
 
 
+def test_keys_typed_while_the_palette_opens_are_not_lost(eye: Eye) -> None:
+    page = eye.go("jobs")
+    for _ in range(10):
+        page.keyboard.press("Control+k")
+        page.keyboard.type("pri")
+        expect(page.locator(".palette input")).to_have_value("pri")
+        page.keyboard.press("Escape")
+        expect(page.locator(".palette")).to_be_hidden()
+
+
+def test_names_that_begin_with_the_text_are_first_and_a_job_has_actions(eye: Eye, shop: Shop) -> None:
+    for name in ("a-quince", "quince-jam", "xquince"):
+        shop.ask("PUT", f"jobs/{name}", HOURLY)
+    page = eye.go("cluster")
+    field = open_palette(page)
+    field.fill("quince")
+    options = page.locator(".palette").get_by_role("option")
+    expect(options.first).to_contain_text("quince-jam")
+    names = options.locator(".said").all_inner_texts()
+    assert names[:3] == ["quince-jam", "a-quince", "xquince"]
+    assert names[3:7] == [f"{verb} quince-jam" for verb in ("Run now:", "Pause", "Explain", "Edit")]
+    field.press("ArrowDown")  # the actions are those of the chosen job
+    expect(page.get_by_role("option", name="Pause a-quince")).to_be_visible()
+    field.press("ArrowRight")
+    field.press("ArrowDown")
+    field.press("Enter")
+    expect(page.get_by_role("status").filter(has_text="Paused a-quince")).to_be_visible()
+
+
 def test_the_page_of_a_job_offers_its_actions_first(eye: Eye, shop: Shop) -> None:
     job = shop.ask("PUT", "jobs/palette-here", HOURLY)
     page = eye.go(f"jobs/{job['job_id']}")
     open_palette(page)
-    expect(page.get_by_role("option").first).to_have_accessible_name(re.compile("trigger palette-here"))
+    expect(page.get_by_role("option").first).to_have_accessible_name(re.compile("Run now: palette-here"))
     page.keyboard.press("ArrowUp")  # from the first to the last
     expect(page.locator(".palette li").last).to_have_attribute("aria-selected", "true")
     expect(page.locator(".palette li").last).to_be_in_viewport()

@@ -14,13 +14,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from bellringer.testing.postgres import serve
 from tools.screenshots.pictures import Bookshop, find_chromium, open_bookshop, open_page, wait_for
 
 SCREENS: Final = {"1440": (1440, 900), "1280": (1280, 800), "390": (390, 844)}
 THEMES: Final = ("light", "dark")
+EXPIRED_KEY: Final = "br_aaaaaaaa_expired"
 PAGES: Final[Mapping[str, str]] = {
     "overview": "",
     "jobs": "jobs",
@@ -52,8 +53,8 @@ PAGES: Final[Mapping[str, str]] = {
     "settings": "settings",
     "settings-webhooks": "settings?tab=webhooks&endpoint={endpoint}",
     "settings-configuration": "settings?tab=configuration",
-    "login": "login",
-    "palette": "",
+    "login": "",
+    "palette": "jobs",
 }
 
 
@@ -112,6 +113,8 @@ def take(browser: Browser, bookshop: Bookshop, ids: Mapping[str, str], folder: P
             context.add_init_script(f"localStorage['bellringer.theme'] = '{theme}'")
             page = context.new_page()
             for name in names:
+                if name == "login":
+                    _use_key(page, bookshop, EXPIRED_KEY)
                 running = {"running": _start_long_run(bookshop, ids)} if name == "run-running" else {}
                 open_page(page, f"{bookshop.url}/console/{PAGES[name].format_map({**ids, **running})}")
                 if name == "palette":
@@ -119,6 +122,8 @@ def take(browser: Browser, bookshop: Bookshop, ids: Mapping[str, str], folder: P
                 page.screenshot(
                     path=folder / f"{name}-{screen}-{theme}.png", full_page=width < 1280 or name != "palette"
                 )
+                if name == "login":
+                    _use_key(page, bookshop, None)
             context.close()
 
 
@@ -129,9 +134,16 @@ def _start_long_run(bookshop: Bookshop, ids: Mapping[str, str]) -> str:
     return str(run_id)
 
 
+def _use_key(page: Page, bookshop: Bookshop, key: str | None) -> None:
+    """Sets the key of the tab: requests from this machine need none, but a wrong one is rejected."""
+    page.goto(f"{bookshop.url}/healthz")
+    page.evaluate("key => key ? sessionStorage.setItem('bellringer.key', key) : sessionStorage.clear()", key)
+
+
 def _open_palette(page: Page) -> None:
     page.keyboard.press("Control+k")
     page.keyboard.type("pri")
+    expect(page.locator(".palette input")).to_have_value("pri")
     page.wait_for_timeout(500)
 
 

@@ -66,7 +66,9 @@ class WebhookPage(ResponseModel, frozen=True):
 class WebhookDelivery(ResponseModel, frozen=True):
     """An event sent to an endpoint; `run_id` is the run that sends it.
 
-    A test has no `event_id`. `state` is null if the run is past its retention.
+    A test has no `event_id`. `payload` is the body that is sent. `status`, `seconds` and `response` are those of the
+    last attempt; `status` and `response` are null if the receiver did not respond. All of these and `state` are null if
+    the run is past its retention.
     """
 
     delivery_id: str
@@ -77,6 +79,11 @@ class WebhookDelivery(ResponseModel, frozen=True):
     state: str | None
     attempt: int | None
     error: str | None
+    status: int | None
+    seconds: float | None
+    response: str | None
+    next_attempt_at: datetime | None
+    payload: dict[str, Any] | None
     made_at: datetime
     replay_of: str | None
 

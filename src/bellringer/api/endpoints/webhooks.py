@@ -13,7 +13,7 @@ from starlette.responses import Response
 from bellringer.access import Role
 from bellringer.api.http.operation import CURSOR_PARAMETER, LIMIT_PARAMETER, operation
 from bellringer.api.http.request import BigInt, RequestContext, reply
-from bellringer.core.runs import RunKey
+from bellringer.core.runs import RunKey, State
 from bellringer.egress.target_secrets import mask_url
 from bellringer.egress.urls import parse_url
 from bellringer.egress.webhook_signatures import check_secret, generate_secret
@@ -42,6 +42,7 @@ from bellringer.wire.webhooks import (
 )
 
 MAX_DESCRIPTION_LENGTH: Final = 500  # characters
+MAX_RESPONSE_LENGTH: Final = 2000  # characters of a response that a delivery shows
 
 
 class EndpointMark(msgspec.Struct, frozen=True, array_like=True):
@@ -227,8 +228,12 @@ def _webhook(call: RequestContext, stored: webhooks.EndpointRow, new_secret: str
 
 
 async def _delivery(call: RequestContext, stored: webhooks.DeliveryRow) -> WebhookDelivery:
-    run = await runs.get(call.reads, stored.key, call.tenant_id)
+    found = await runs.get_with_attempts(call.reads, stored.key, call.tenant_id)
+    run = found.run if found is not None else None
+    last = found.attempts[-1] if found is not None and found.attempts else None
     error = run.error if run is not None and isinstance(run.error, dict) else {}
+    called = next((one for one in (last.result, last.error) if isinstance(one, dict)), {}) if last is not None else {}
+    spec = run.spec if run is not None else None
     return WebhookDelivery(
         delivery_id=encode_delivery(stored.delivery_id),
         endpoint_id=encode_endpoint(stored.endpoint_id),
@@ -238,6 +243,11 @@ async def _delivery(call: RequestContext, stored: webhooks.DeliveryRow) -> Webho
         state=run.state.value if run is not None else None,
         attempt=run.attempt if run is not None else None,
         error=error.get("message"),
+        status=called.get("status"),
+        seconds=called["ms"] / 1000 if "ms" in called else None,
+        response=called["body"][:MAX_RESPONSE_LENGTH] if isinstance(called.get("body"), str) else None,
+        next_attempt_at=run.available_at if run is not None and run.state == State.RETRYING else None,
+        payload=spec.kwargs.get("body") if spec is not None else None,
         made_at=stored.made_at,
         replay_of=None if stored.replay_of is None else encode_delivery(stored.replay_of),
     )

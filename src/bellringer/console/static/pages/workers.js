@@ -13,6 +13,7 @@ import { perform, confirm, openDialog, notify } from "../parts/dialog.js";
 import { TextField, faultsAt } from "../parts/field.js";
 import { Chips, Choice, Search } from "../parts/filters.js";
 import { Gauge } from "../parts/gauge.js";
+import { Menu } from "../parts/menu.js";
 import { State } from "../parts/state_badge.js";
 import { Table } from "../parts/table.js";
 import { Tasks } from "../parts/tasks.js";
@@ -38,10 +39,10 @@ export default function Workers() {
   }, []);
   usePolling(found, POLL_SECONDS);
   return html`<header class="head"><h1>Workers & pools</h1><span class="gap"></span>
-      ${mayInstallation("admin") && html`<button type="button" onClick=${() => edit(null, found.reload)}><${Icon} name="plus" /> New pool …</button>`}</header>
+      ${mayInstallation("admin") && html`<button type="button" onClick=${() => edit(null, found.reload)}><${Icon} name="plus" /> New pool…</button>`}</header>
     <${Loading} of=${found} shape="page">${(data) => html`<${Summary} data=${data} /><${Filters} pools=${data.pools} workers=${data.workers} />
       <${Pools} pools=${data.pools} reload=${found.reload} /><${WorkerTable} workers=${data.workers} at=${found.at} reload=${found.reload} />
-      <${Tasks} tasks=${data.tasks} reload=${found.reload} />`}<//>`;
+      <${Tasks} tasks=${data.tasks} filter=${query.value.get("q") ?? ""} reload=${found.reload} />`}<//>`;
 }
 
 /** The problems, worst first, each with its tone and pool. */
@@ -63,7 +64,8 @@ function Summary({ data }) {
   const slots = there.reduce((sum, worker) => sum + slotsOf(worker), 0);
   const busy = there.reduce((sum, worker) => sum + worker.busy, 0);
   const wrong = problems(data);
-  const rest = wrong.length ? "" : ", no long waits";
+  const waiting = data.pools.reduce((total, pool) => total + pool.ready, 0);
+  const rest = wrong.length ? "" : waiting ? `, ${plural(waiting, "run")} waiting` : ", nothing waiting";
   const sum = there.length ? `${plural(there.length, "worker")} with ${plural(slots, "slot")}, ${busy} busy${rest}` : "No worker is running, so no run executes";
   const tone = worst([...wrong.map(([one]) => one), ...(there.length ? [] : ["bad"])]);
   return html`<${Verdict} tone=${tone}>${sum}.
@@ -76,7 +78,7 @@ function Filters({ pools, workers }) {
   return html`<div class="tools">
     <${Search} label="Search by name, host or task" placeholder="Name, host or task" />
     <${Choice} name="pool" label="Pool" of=${Object.fromEntries(pools.map((pool) => [pool.name, pool.name]))} />
-    <${Chips} name="state" label="State of workers" of=${STATES} counts=${counts} />
+    <${Chips} name="state" label="State of workers" of=${STATES.filter((state) => counts[state] || state === "live" || (query.value.get("state") ?? "").includes(state))} counts=${counts} />
   </div>`;
 }
 
@@ -101,30 +103,31 @@ function PoolState({ pool }) {
   return html`<${State} of="live" />`;
 }
 
+const poolTrouble = (pool) => (pool.ready && (!pool.workers || pool.paused || pool.oldest > LONG_WAIT_SECONDS) ? 2 : pool.paused ? 1 : 0);
+
 const COLUMNS = (reload) => [
-  { name: "State", cell: (pool) => html`<${PoolState} pool=${pool} />` },
-  { name: "Pool", cell: (pool) => html`<span><strong>${pool.name}</strong>${pool.description && html` <span class="mute">${pool.description}</span>`}</span>` },
-  { name: "Busy", class: "tight", cell: (pool) => html`<${Gauge} value=${pool.busy} most=${pool.slots} label=${`busy slots of ${pool.name}`}
+  { name: "Pool", phone: "title", cell: (pool) => html`<${Link} to="jobs" terms=${{ pool: pool.name }} class="name" title="Jobs of this pool">${pool.name}<//>${pool.description && html` <span
+    class="mute">${pool.description}</span>`}` },
+  { name: "State", phone: "side", cell: (pool) => html`<${PoolState} pool=${pool} />` },
+  { name: "Busy slots", class: "tight", phone: "line", cell: (pool) => html`<${Gauge} value=${pool.busy} most=${pool.slots} label=${`busy slots of ${pool.name}`}
     waits=${pool.ready > 0} />` },
-  { name: "Workers", class: "number", cell: (pool) => pool.workers },
-  { name: "Ready", class: "number", cell: (pool) => (pool.ready
+  { name: "Workers", class: "number", phone: "line", short: "workers", cell: (pool) => pool.workers },
+  { name: "Waiting", class: "number", phone: "line", short: "waiting", title: "runs that are due and wait for a worker", cell: (pool) => (pool.ready
     ? html`<${Link} to="runs" terms=${{ pool: pool.name, state: "queued" }}>${pool.ready.toLocaleString("en")}<//>` : 0) },
-  { name: "Oldest", class: "number", cell: (pool) => (pool.oldest === null ? "–" : formatDuration(pool.oldest)) },
-  { name: "Limits", cell: (pool) => html`<${PoolLimits} pool=${pool} />` },
-  { name: "Jobs", class: "tight", cell: (pool) => html`<${Link} to="jobs" terms=${{ pool: pool.name }}>Jobs<//>` },
-  { name: html`<span class="unseen">Actions</span>`, class: "tight", cell: (pool) => mayInstallation("admin") && html`<span class="row-actions">
-      ${pool.paused ? html`<button type="button" class="quiet" aria-label=${`Resume pool ${pool.name}`}
-        onClick=${() => resume(pool, reload)}><${Icon} name="resume" /> Resume</button>`
-        : html`<button type="button" class="quiet" aria-label=${`Pause pool ${pool.name}`} onClick=${() => pause(pool, reload)}><${Icon} name="pause" /> Pause …</button>`}
-      <button type="button" class="quiet" aria-label=${`Edit limits of ${pool.name}`} onClick=${() => edit(pool, reload)}><${Icon} name="edit" /> Limits …</button></span>` },
+  { name: "Longest wait", class: "number", phone: "hide", title: "of the runs that wait now", cell: (pool) => (pool.oldest === null ? "–" : formatDuration(pool.oldest)) },
+  { name: "Limits", phone: "line", short: "limits:", cell: (pool) => html`<${PoolLimits} pool=${pool} />` },
+  { name: html`<span class="unseen">Actions</span>`, class: "tight", phone: "acts", cell: (pool) => mayInstallation("admin") && html`<${Menu} label=${`Actions: pool ${pool.name}`} items=${[
+    pool.paused ? { text: "Resume", icon: "resume", act: () => resume(pool, reload) } : { text: "Pause…", icon: "pause", act: () => pause(pool, reload) },
+    { text: "Change limits…", icon: "edit", act: () => edit(pool, reload) },
+  ]} />` },
 ];
 
 function Pools({ pools, reload }) {
   const only = query.value.get("pool");
-  const rows = only ? pools.filter((pool) => pool.name === only) : pools;
+  const rows = (only ? pools.filter((pool) => pool.name === only) : pools).toSorted((a, b) => poolTrouble(b) - poolTrouble(a));
   return html`<div class="head"><h2>Pools</h2><span class="gap"></span><${CopyAs} cli="bellringer pools list" path="pools" /></div>
-    ${rows.length ? html`<div class="dense"><${Table} caption="Pools" columns=${COLUMNS(reload)} rows=${rows} id=${(pool) => pool.name}
-      open=${(pool) => navigate("jobs", { pool: pool.name })} /></div>`
+    ${rows.length ? html`<${Table} caption="Pools" columns=${COLUMNS(reload)} rows=${rows} id=${(pool) => pool.name}
+      open=${(pool) => navigate("jobs", { pool: pool.name })} />`
       : html`<${Empty} title=${only ? `There is no pool ${only}` : "No pools"}>
         <p>A pool is created when a worker serves it, or by an administrator: <${Command}
         text=${`bellringer pools set ${only && /^[\w.-]+$/.test(only) ? only : "reports"} --concurrency 10`} /></p><//>`}`;
@@ -198,12 +201,12 @@ function edit(pool, reload) {
 
 // Workers
 
-const served = (worker) => Object.entries(worker.pools).map(([pool, slots]) => `${pool}×${slots}`).join(" ");
+const served = (worker) => Object.entries(worker.pools).map(([pool, slots]) => `${pool}: ${slots}`).join(", ");
 
 function WorkerState({ worker }) {
   const left = worker.busy ? `${plural(worker.busy, "run")} left` : "no runs left";
   const note = worker.state === "draining" ? left : worker.asked && present(worker)
-    ? `${worker.asked === "stop" ? "stop" : "quiet"} requested${worker.busy ? `, ${plural(worker.busy, "run")} left` : ""}` : "";
+    ? `${worker.asked === "stop" ? "will stop" : "takes no more work"}${worker.busy ? `, ${plural(worker.busy, "run")} left` : ""}` : "";
   return html`<span><${State} of=${worker.state} />${note && html` <span class="mute">${note}</span>`}</span>`;
 }
 
@@ -219,26 +222,31 @@ function age(worker, at) {
   return seconds ? `${formatAge(seconds)} ago` : "now";
 }
 
+const WORKER_TROUBLE = ["draining", "lost"]; // listed first, the last of them before the others
+
 const FLEET = (at, reload) => [
-  { name: "State", cell: (worker) => html`<${WorkerState} worker=${worker} />` },
-  { name: "Name", cell: (worker) => html`<${Link} to="runs" terms=${{ worker: worker.worker_id }} title="Runs of this worker">${worker.name}<//>` },
-  { name: "Id", class: "number", cell: (worker) => worker.worker_id },
-  { name: "Host", cell: (worker) => (worker.host === null ? html`<span class="mute" title="visible to installation callers">–</span>`
+  { name: "Worker", phone: "title", cell: (worker) => html`<${Link} to="runs" terms=${{ worker: worker.worker_id }} class="name" title=${`Runs of this worker (id ${worker.worker_id})`}>${worker.name}<//>
+    ${isServers(worker) && html` <span class="mute" title="It serves HTTP jobs inside of a server, and stops together with that server.">in a server</span>`}` },
+  { name: "State", phone: "side", cell: (worker) => html`<${WorkerState} worker=${worker} />` },
+  { name: "Busy slots", class: "tight", phone: "line", cell: (worker) => html`<${Gauge} value=${worker.busy} most=${slotsOf(worker)} label=${`busy slots of ${worker.name}`} />` },
+  { name: "Slots by pool", phone: "line", cell: (worker) => served(worker) },
+  { name: "Heartbeat", class: "number", phone: "line", short: "heartbeat", cell: (worker) => age(worker, at) },
+  { name: "Started", phone: "hide", cell: (worker) => html`<${Time} at=${worker.started_at} />` },
+  { name: "Host", phone: "hide", cell: (worker) => (worker.host === null ? html`<span class="mute" title="visible to installation callers">–</span>`
     : html`<span>${worker.host} <span class="mute">pid ${worker.pid}</span></span>`) },
-  { name: "Version", cell: (worker) => worker.version },
-  { name: "Pools × slots", cell: (worker) => served(worker) },
-  { name: "Busy", class: "tight", cell: (worker) => html`<${Gauge} value=${worker.busy} most=${slotsOf(worker)} label=${`busy slots of ${worker.name}`} />` },
-  { name: "Heartbeat", class: "number", cell: (worker) => age(worker, at) },
-  { name: "Started", cell: (worker) => html`<${Time} at=${worker.started_at} />` },
-  { name: "Tasks", class: "number", cell: (worker) => html`<button type="button" class="quiet"
-    aria-label=${`${plural(worker.tasks.length, "task")} of ${worker.name}`} onClick=${() => tasksOf(worker)}>${worker.tasks.length}</button>` },
-  { name: html`<span class="unseen">Actions</span>`, class: "tight", cell: (worker) => mayInstallation("operator") && present(worker) && html`<span class="row-actions">
-      <button type="button" class="quiet" disabled=${worker.asked !== null} aria-label=${`Quiet ${worker.name}`}
-        onClick=${() => quiet(worker, reload)}>Quiet …</button>
-      <button type="button" class="quiet" disabled=${worker.asked === "stop" || isServers(worker)}
-        title=${isServers(worker) ? "part of a server: stop the server instead" : undefined} aria-label=${`Stop ${worker.name}`}
-        onClick=${() => stop(worker, reload)}>Stop …</button></span>` },
+  { name: "Version", phone: "hide", cell: (worker) => worker.version },
+  { name: html`<span class="unseen">Actions</span>`, class: "tight", phone: "acts", cell: (worker) => html`<${Menu} label=${`Actions: ${worker.name}`} items=${workerActions(worker, reload)} />` },
 ];
+
+function workerActions(worker, reload) {
+  const changes = mayInstallation("operator") && present(worker);
+  return [
+    { text: `Show its ${plural(worker.tasks.length, "task")}`, icon: "task", act: () => tasksOf(worker) },
+    { text: "Show its runs", icon: "runs", to: "runs", terms: { worker: worker.worker_id } },
+    changes && worker.asked === null && { text: "Stop taking work…", icon: "pause", title: "Running runs finish; the process stays.", act: () => quiet(worker, reload) },
+    changes && worker.asked !== "stop" && !isServers(worker) && { text: "Stop the worker…", icon: "close", title: "Running runs finish within the grace period; then the process exits.", act: () => stop(worker, reload) },
+  ];
+}
 
 const isServers = (worker) => Object.keys(worker.pools).join() === HTTP;
 
@@ -251,13 +259,13 @@ function chosen(workers, terms) {
 }
 
 function WorkerTable({ workers, at, reload }) {
-  const rows = chosen(workers, query.value);
+  const rows = chosen(workers, query.value).toSorted((a, b) => WORKER_TROUBLE.indexOf(b.state) - WORKER_TROUBLE.indexOf(a.state));
   const pool = query.value.get("pool");
   const command = pool && /^[\w.-]+$/.test(pool) ? `${START} --pool ${pool}=10` : START;
   return html`<div class="head"><h2>Workers</h2>${rows.length < workers.length && html`<span class="mute">${rows.length} of ${workers.length}</span>`}
     <span class="gap"></span><${CopyAs} cli="bellringer workers list" path="workers" /></div>
-    ${rows.length ? html`<div class="dense"><${Table} caption="Workers" columns=${FLEET(at, reload)} rows=${rows} id=${(worker) => String(worker.worker_id)}
-      open=${(worker) => navigate("runs", { worker: worker.worker_id })} /></div>`
+    ${rows.length ? html`<${Table} caption="Workers" columns=${FLEET(at, reload)} rows=${rows} id=${(worker) => String(worker.worker_id)}
+      open=${(worker) => navigate("runs", { worker: worker.worker_id })} />`
       : html`<${Empty} title=${workers.length ? "No matching workers" : "No workers"}>
         <p>A worker executes the tasks of an app. Start one where your code is: <${Command} text=${command} /></p>
           ${workers.length > 0 && html`<p><${Link} to="workers">Show all workers<//></p>`}<//>`}`;
@@ -267,11 +275,11 @@ const running = (worker) => (worker.busy ? `It finishes ${worker.busy === 1 ? "i
 
 function quiet(worker, reload) {
   confirm({
-    title: `Quiet ${worker.name}?`,
-    verb: "Quiet worker",
-    note: `${running(worker)} and claims no more. Restart the worker to undo this.`,
+    title: `${worker.name}: take no more work?`,
+    verb: "Stop taking work",
+    note: `${running(worker)} and takes no more. Its process stays; restart it to undo this.`,
     act: () => post(`workers/${part(worker.worker_id)}/quiet`, {}).then(reload),
-    done: `${worker.name} will claim no more runs`,
+    done: `${worker.name} takes no more runs`,
   });
 }
 
