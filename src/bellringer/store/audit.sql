@@ -5,7 +5,8 @@
 -- its own: under row-level security an index is used only with leakproof conditions, and a cast is not leakproof.
 with seen as materialized (select * from audit where tenant_id = $1 and audit_id < $2 order by audit_id desc limit $3),
 kept as materialized (
-  select *, case kind when 'job' then target::uuid end as job_id from seen
+  select *, case kind when 'job' then target::uuid when 'run' then split_part(target, ' ', 1)::uuid end as job_id
+  from seen
   where ($5::text is null or who = $5) and ($6::text is null or action = $6) and ($7::text is null or kind = $7)
     and ($8::text is null or target = $8) and ($9::timestamptz is null or at >= $9)
     and ($10::timestamptz is null or at < $10)
@@ -26,7 +27,8 @@ order by kept.audit_id desc
 -- As newest, for entries after $2, oldest first.
 with seen as materialized (select * from audit where tenant_id = $1 and audit_id > $2 order by audit_id limit $3),
 kept as materialized (
-  select *, case kind when 'job' then target::uuid end as job_id from seen
+  select *, case kind when 'job' then target::uuid when 'run' then split_part(target, ' ', 1)::uuid end as job_id
+  from seen
   where ($5::text is null or who = $5) and ($6::text is null or action = $6) and ($7::text is null or kind = $7)
     and ($8::text is null or target = $8) and ($9::timestamptz is null or at >= $9)
     and ($10::timestamptz is null or at < $10)

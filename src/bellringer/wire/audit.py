@@ -11,8 +11,8 @@ from bellringer.wire.models import ResponseModel
 class AuditEntry(ResponseModel, frozen=True):
     """A change: its author, origin and request, and the changed fields before and after.
 
-    `target` is the id or name of the changed object, `name` the current name of a job. Lists contain only the `changed`
-    fields, and only the size of large ones; the export contains all.
+    `target` is the id or name of the changed object, `name` the current name of the job, for jobs and their runs. Lists
+    contain only the `changed` fields, and only the size of large ones; the export contains all.
     """
 
     audit_id: int

@@ -7,13 +7,15 @@ import { Icon } from "../lib/icons.js";
 import { useData } from "../lib/page_data.js";
 import { fetchPages } from "../lib/pages.js";
 import { setQuery, query } from "../lib/router.js";
-import { formatTime } from "../lib/time.js";
+import { formatDuration, formatTime, now } from "../lib/time.js";
+import { copyItems } from "../parts/copy_as.js";
 import { CopyAs, Empty, DescriptionList, Json, Link, Loading, MoreButton, Skeleton, Tabs, Time, copy } from "../parts/elements.js";
 import { Command } from "../parts/copyable_command.js";
 import { perform } from "../parts/dialog.js";
 import { Changes, expand } from "../parts/diff.js";
 import { DateTimeField } from "../parts/field.js";
-import { Choice, Facet } from "../parts/filters.js";
+import { Choice, Facet, FoldedFilters } from "../parts/filters.js";
+import { Menu } from "../parts/menu.js";
 import { shortId } from "../parts/run_text.js";
 import { expression } from "../parts/schedule.js";
 import { Table } from "../parts/table.js";
@@ -39,14 +41,14 @@ export default function Audit() {
 /** The summary line: the latest seal. */
 function LatestSeal() {
   const newest = useData((stop) => get("audit/seals", { limit: 1 }, stop), []).data?.items[0];
-  if (!newest) return html`<p class="lead">Every change writes an entry here. <span
+  if (!newest) return html`<p class="lead">Every change is recorded here. <span
     class="mute">No entry is sealed yet. A scheduler seals new entries every two seconds.</span></p>`;
-  return html`<p class="lead">Every change writes an entry. Latest seal: <strong>${newest.seal_id}</strong>, <${Time} at=${newest.sealed_at} />.
-    <${Hash} of=${newest.hash} /> <span class="mute">Verify the whole chain:</span> <${Command} text="bellringer audit verify" /></p>`;
+  return html`<p class="lead">Every change is recorded. Latest seal: no. <strong>${newest.seal_id}</strong>, <${Time} at=${newest.sealed_at} />.
+    <span class="chain"><${Hash} of=${newest.hash} /> <span class="mute">Verify the whole chain:</span> <${Command} text="bellringer audit verify" /></span></p>`;
 }
 
-const Hash = ({ of }) => html`<button type="button" class="quiet" title=${`Copy ${of}`} aria-label=${`Copy hash ${of.slice(0, 12)} …`}
-  onClick=${() => copy(of)}><code>${of.slice(0, 12)} …</code></button>`;
+const Hash = ({ of }) => html`<button type="button" class="quiet" title=${`Copy ${of}`} aria-label=${`Copy hash ${of.slice(0, 12)}…`}
+  onClick=${() => copy(of)}><code>${of.slice(0, 12)}…</code></button>`;
 
 // Changes
 
@@ -68,17 +70,18 @@ function Entries() {
   const values = useSeen(items);
   const search = new URLSearchParams(filters).toString();
   const flags = Object.entries(filters).map(([name, value]) => (name === "installation" ? " --installation" : ` --${name} '${value}'`)).join("");
-  return html`<div class="tools" role="group" aria-label="filters">
-      <${Facet} name="who" label="Who" of=${values("who")} /><${Choice} name="action" label="Action" of=${Object.fromEntries(values("action").map((one) => [one, one]))} />
-      <${Choice} name="kind" label="Kind" of=${asChoices([...new Set([...KINDS, ...values("kind")])])} /><${Facet} name="target" label="Target" of=${values("target")} />
-      <${Range} />
-      ${caller.value.everywhere && html`<label title="Changes of pools, keys of the installation and others that belong to no tenant"><input type="checkbox" checked=${"installation" in filters}
-        onChange=${() => setQuery({ installation: "installation" in filters ? "" : "true" })} /> Installation-wide changes</label>`}
-      ${search && html`<button type="button" class="quiet" onClick=${clear}>Clear</button>`}
+  const exportAll = { text: "Export as NDJSON", icon: "download", title: "the matching entries, with all values", act: () => perform(() => download("audit/export", filters, "audit.ndjson")) };
+  return html`<div class="tools open-wide" role="group" aria-label="filters">
+      <${FoldedFilters} active=${Object.keys(filters).length}>
+        <${Choice} name="from" label="Period" of=${periods()} />
+        <${Facet} name="who" label="Who" of=${values("who")} /><${Choice} name="action" label="Action" of=${Object.fromEntries(values("action").map((one) => [one, one]))} />
+        <${Choice} name="kind" label="Kind" of=${asChoices([...new Set([...KINDS, ...values("kind")])])} /><${Facet} name="target" label="Target" of=${values("target")} />
+        <${Range} />
+        ${caller.value.everywhere && html`<label title="Changes of pools, keys of the installation and others that belong to no tenant"><input type="checkbox" checked=${"installation" in filters}
+          onChange=${() => setQuery({ installation: "installation" in filters ? "" : "true" })} /> Installation-wide changes</label>`}<//>
+      ${search && html`<button type="button" class="quiet" onClick=${clear}>Clear filters</button>`}
+      <span class="gap"></span><${Menu} label="Export and copy" items=${[exportAll, ...copyItems({ cli: `bellringer audit list${flags}`, path: `audit${search && `?${search}`}` })]} />
     </div>
-    <div class="tools"><button type="button"
-      onClick=${() => perform(() => download("audit/export", filters, "audit.ndjson"))}>Export as NDJSON</button><span class="gap"></span>
-      <${CopyAs} cli=${`bellringer audit list${flags}`} path=${`audit${search && `?${search}`}`} /></div>
     <${Loading} of=${found} shape="table">${(data) => html`${data.items.length === 0 ? html`<${Nothing} filtered=${search} more=${data.next_cursor} />`
       : html`<${Table} caption="Changes, newest first" kind="audit" columns=${COLUMNS(opened, toggle)} rows=${data.items} id=${(entry) => String(entry.audit_id)} open=${toggle}
         detail=${(entry) => opened.has(entry.audit_id) && html`<${Entry} entry=${entry} />`} />`}
@@ -106,8 +109,19 @@ function Nothing({ filtered, more }) {
     onClick=${clear}>Clear filters</button></p><//>`;
 }
 
+const PERIODS = { "1h": [1, "last hour"], "24h": [24, "last 24 hours"], "7d": [168, "last 7 days"], "30d": [720, "last 30 days"] };
+const HOUR_MS = 3_600_000;
+
+/** Beginnings of common periods; a beginning that was chosen otherwise is among them. */
+function periods() {
+  const hour = Math.floor(Date.now() / HOUR_MS) * HOUR_MS; // whole hours, so that the options stay the same for a while
+  const all = Object.fromEntries(Object.values(PERIODS).map(([hours, text]) => [new Date(hour - hours * HOUR_MS).toISOString(), text]));
+  const chosen = query.value.get("from");
+  return chosen && !(chosen in all) ? { ...all, [chosen]: `since ${formatTime(chosen).slice(0, 16)}` } : all;
+}
+
 function Range() {
-  return html`<details class="range" open=${Boolean(query.value.get("from") || query.value.get("to"))}><summary>When</summary><div class="fields">
+  return html`<details class="range" open=${Boolean(query.value.get("to"))}><summary>Exact times</summary><div class="fields">
     <${DateTimeField} label="From" value=${query.value.get("from") ?? ""} set=${(from) => setQuery({ from })} /><${DateTimeField} label="Before"
       value=${query.value.get("to") ?? ""} set=${(to) => setQuery({ to })} /></div></details>`;
 }
@@ -125,19 +139,27 @@ function Target({ of }) {
   return html`<span class="target"><span class="mute">${of.kind.replaceAll("_", " ")}</span> ${of.kind in PLACES ? html`<${Link} to=${PLACES[of.kind](of.target)}>${text}<//>` : text}</span>`;
 }
 
+/** The time by the clock, with the date unless it is today's, and the age. */
+function When({ at }) {
+  const text = formatTime(at);
+  const isToday = text.slice(0, 10) === formatTime(now.value).slice(0, 10);
+  return html`<time datetime=${at} title=${text}>${text.slice(isToday ? 11 : 5, 19)}</time> <span class="mute"><${Time} at=${at} /></span>`;
+}
+
 const COLUMNS = (opened, toggle) => [
-  { name: "When", class: "tight", cell: (entry) => html`<${Time} at=${entry.at} />` },
-  { name: "Who", class: "tight", cell: (entry) => html`<${Link} to="audit" terms=${{ ...terms(), who: entry.who }}>${entry.who}<//>` },
-  { name: "Action", class: "tight", cell: (entry) => html`<code>${entry.action}</code>` },
-  { name: "Target", cell: (entry) => html`<${Target} of=${entry} />` },
-  { name: "Changed", class: "changed-cell", cell: (entry) => html`<button type="button" class="quiet changed" aria-expanded=${opened.has(entry.audit_id)} onClick=${() => toggle(entry)}>
-    <${Icon} name=${opened.has(entry.audit_id) ? "chevron-down" : "chevron-right"} /> <span class="clip" title=${summaryOf(entry)}>${summaryOf(entry)}</span></button>` },
-  { name: "From", class: "tight", cell: (entry) => entry.origin ?? html`<span class="mute">no request</span>` },
-  { name: "Request", class: "tight", cell: (entry) => entry.request_id && html`<${Request} of=${entry.request_id} />` },
+  { name: "When", class: "tight", phone: "side", cell: (entry) => html`<${When} at=${entry.at} />` },
+  { name: "Who", class: "tight", phone: "line", cell: (entry) => html`<${Link} to="audit" terms=${{ ...terms(), who: entry.who }}>${entry.who}<//>` },
+  { name: "Action", class: "tight", phone: "line", cell: (entry) => html`<code>${entry.action}</code>` },
+  { name: "Target", phone: "title", cell: (entry) => html`<${Target} of=${entry} />` },
+  { name: "Change", class: "changed-cell", phone: "full", cell: (entry) => html`<button type="button" class="quiet changed" aria-expanded=${opened.has(entry.audit_id)} onClick=${() => toggle(entry)}>
+    <${Icon} name=${opened.has(entry.audit_id) ? "chevron-down" : "chevron-right"} /> <span class="clip" title=${sentenceOf(entry)}>${sentenceOf(entry)}</span></button>` },
+  { name: "From", class: "tight", phone: "hide", cell: (entry) => entry.origin ?? html`<span class="mute" title="by the server itself, not by a request">internal</span>` },
+  { name: "Request", class: "tight later", phone: "hide", title: "the end of the request id", cell: (entry) => entry.request_id && html`<${Request} of=${entry.request_id} />` },
 ];
 
-const Request = ({ of }) => html`<button type="button" class="quiet" title=${`Copy ${of}`} aria-label=${`Copy request id ${of.slice(0, 8)}`}
-  onClick=${() => copy(of)}><code>${of.slice(0, 8)}</code></button>`;
+const ID_END = 8; // ids begin with the time, so requests of the same minute differ only at the end
+const Request = ({ of }) => html`<button type="button" class="quiet" title=${`Copy ${of}`} aria-label=${`Copy request id ending in ${of.slice(-ID_END)}`}
+  onClick=${() => copy(of)}><code>…${of.slice(-ID_END)}</code></button>`;
 
 /** The API returns only the size of large values. */
 function sizeOrValue(value) {
@@ -155,9 +177,16 @@ function changesOf(entry) {
 
 const SUMMARY_FIELDS = 3; // fields that a row names with their values
 const SUMMARY_LENGTH = 40; // characters of a value
+const INTERVAL = /^(?:(\d+) days? ?)?(?:(\d+):(\d\d):(\d\d)(?:\.\d+)?)?$/; // an interval as the database writes it
+const IN_SECONDS = new Set(["timeout", "heartbeat", "expected_duration", "window", "base", "cap", "max_elapsed", "within"]);
 
-function shortValue(value) {
-  if (value === undefined || value === null) return "none";
+/** A value as the console writes it elsewhere: durations as 2m, nothing as "none". */
+function shortValue(value, field = "") {
+  if (value === undefined || value === null || value === "") return "none";
+  const parts = typeof value === "string" && value ? INTERVAL.exec(value) : null;
+  if (parts) return formatDuration(Number(parts[1] ?? 0) * 86_400 + Number(parts[2] ?? 0) * 3600 + Number(parts[3] ?? 0) * 60 + Number(parts[4] ?? 0));
+  if (typeof value === "number" && IN_SECONDS.has(field.split(".").at(-1))) return formatDuration(value);
+  if (typeof value === "boolean") return value ? "yes" : "no";
   const text = typeof value === "string" ? value : write(value);
   return text.length > SUMMARY_LENGTH ? `${text.slice(0, SUMMARY_LENGTH)}…` : text;
 }
@@ -169,24 +198,54 @@ function scheduleOf(values) {
 }
 
 const isDocument = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+const fieldName = (field) => field.replace(/^spec\./, "").replaceAll("_", " ");
+const items = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
 
-/** What changed, in one line: the fields with old and new values; for a new or deleted object, what identifies it. */
-function summaryOf(entry) {
+/** What an operation does and to how many, such as "pause 3 jobs". */
+function operationText({ action, total }) {
+  const [what, verb] = String(action ?? "").split(".");
+  return verb ? `${verb} ${items(total ?? 0, what.replace(/s$/, "").replaceAll("_", " "))}` : "";
+}
+
+// Changes that one sentence describes better than their fields. Each gets the entry; an empty text falls back to the fields.
+const SENTENCES = {
+  "job.paused": ({ after }) => (after?.paused_reason ? `paused: ${after.paused_reason}` : "paused"),
+  "job.resumed": ({ before }) => (before?.paused_reason ? `resumed; it was paused: ${before.paused_reason}` : "resumed"),
+  "job.deleted": () => "deleted",
+  "run.triggered": () => "started manually",
+  "run.sent": () => "sent without a job",
+  "run.cancelled": () => "cancelled",
+  "operation.created": ({ after }) => operationText(after ?? {}),
+  "operation.changed": ({ before, after }) => (before?.state !== after?.state && after?.done !== undefined
+    ? `${after.state === "done" ? "finished" : after.state}: ${items(after.done, "item")} changed` : ""),
+  "api_key.created": ({ after }) => `role ${after?.role}, ${after?.expires_at ? `expires ${formatTime(after.expires_at).slice(0, 16)}` : "never expires"}`,
+  "calendar.created": () => "new calendar",
+  "secret.created": () => "new secret; its value is hidden",
+  "webhook_endpoint.created": ({ after }) => `sends ${after?.kinds?.length ? after.kinds.join(", ") : "all events"} to ${after?.url}`,
+  "app.created": ({ after }) => (after?.orphans ? `jobs that its code no longer declares: ${after.orphans}` : ""),
+};
+
+/** What changed, in one line: a sentence, or the fields with old and new values; for a new or deleted object, what identifies it. */
+function sentenceOf(entry) {
+  return SENTENCES[entry.action]?.(entry) || fieldsText(entry) || entry.action.split(".").at(-1).replaceAll("_", " ");
+}
+
+function fieldsText(entry) {
   const { before, after } = entry;
   if (before && after) {
     const all = changesOf(entry).flatMap(expand);
     const changes = all.some(({ field }) => !IS_TIME.test(field)) ? all.filter(({ field }) => !IS_TIME.test(field)) : all; // times only follow other changes
-    const told = changes.slice(0, SUMMARY_FIELDS).map(({ field, before: old, after: new_ }) => `${field.replace(/^spec\./, "").replaceAll("_", " ")} ${shortValue(old)} → ${shortValue(new_)}`);
-    return [...told, changes.length > SUMMARY_FIELDS && `${changes.length - SUMMARY_FIELDS} more`].filter(Boolean).join(", ") || "details";
+    const shown = changes.slice(0, SUMMARY_FIELDS).map(({ field, before: old, after: new_ }) => `${fieldName(field)} ${shortValue(old, field)} → ${shortValue(new_, field)}`);
+    return [...shown, changes.length > SUMMARY_FIELDS && `${changes.length - SUMMARY_FIELDS} more`].filter(Boolean).join(", ");
   }
   const values = after ?? before;
-  if (!values) return entry.changed.map((one) => one.replaceAll("_", " ")).join(", ") || "details";
+  if (!values) return entry.changed.map((one) => one.replaceAll("_", " ")).join(", ");
   if (isDocument(values.spec)) { // a job: its stored form has the number of its task, not the name
     const { kwargs } = values.spec;
     return [scheduleOf(values) || "no schedule", isDocument(kwargs) && Object.keys(kwargs).length > 0 && shortValue(kwargs)].filter(Boolean).join(" · ");
   }
   const plain = Object.entries(values).filter(([field, value]) => !IDENTIFYING.test(field) && value !== null && value !== "" && typeof value !== "object");
-  return plain.slice(0, SUMMARY_FIELDS).map(([field, value]) => `${field.replaceAll("_", " ")} ${shortValue(value)}`).join(", ") || "details";
+  return plain.slice(0, SUMMARY_FIELDS).map(([field, value]) => `${fieldName(field)} ${shortValue(value, field)}`).join(", ");
 }
 
 const IDENTIFYING = /^(name|who|version|shard|routed|digest|.*_id|.*_at|.*_by|.*hash.*)$/; // shown elsewhere in the row, or without meaning in one line
@@ -199,7 +258,7 @@ function Entry({ entry }) {
   return html`<div class="entry"><div>${entry.before || entry.after ? html`<${Changes} of=${changesOf(entry)} caption="Before and after" />`
       : html`<p class="mute">This action has no values to compare.</p>`}</div>
     <div><${DescriptionList} of=${[
-      ["Who", entry.who], ["From", entry.origin ?? "no request: the server itself"], ["When", formatTime(entry.at)], request && ["Request", request],
+      ["Who", entry.who], ["From", entry.origin ?? "internal: by the server itself, not by a request"], ["When", formatTime(entry.at)], request && ["Request", request],
       ["Target", html`${entry.kind.replaceAll("_", " ")} <code>${entry.target}</code>`], entry.revision !== null && ["Revision", entry.revision], ["Entry", entry.audit_id],
     ]} /><details><summary>As JSON</summary><${Json} value=${entry} label="The entry as JSON" /></details></div></div>`;
 }
@@ -207,11 +266,11 @@ function Entry({ entry }) {
 // Seals
 
 const SEALS = [
-  { name: "Seal", class: "number", cell: (seal) => seal.seal_id },
-  { name: "When", class: "tight", cell: (seal) => html`<${Time} at=${seal.sealed_at} short=${false} />` },
-  { name: "Entries", class: "number", cell: (seal) => seal.entries.toLocaleString("en") },
-  { name: "Hash", cell: (seal) => html`<code>${seal.hash}</code>` },
-  { name: "Previous hash", cell: (seal) => html`<${Hash} of=${seal.prev_hash} />` },
+  { name: "Seal", class: "number", phone: "title", cell: (seal) => seal.seal_id },
+  { name: "When", class: "tight", phone: "side", cell: (seal) => html`<${Time} at=${seal.sealed_at} short=${false} />` },
+  { name: "Entries", class: "number", phone: "line", short: "entries", cell: (seal) => seal.entries.toLocaleString("en") },
+  { name: "Hash", phone: "full", cell: (seal) => html`<code>${seal.hash}</code>` },
+  { name: "Previous hash", phone: "hide", cell: (seal) => html`<${Hash} of=${seal.prev_hash} />` },
 ];
 
 function Seals() {

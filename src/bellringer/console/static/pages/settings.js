@@ -7,11 +7,12 @@ import { useData } from "../lib/page_data.js";
 import { setQuery, query } from "../lib/router.js";
 import { write } from "../lib/json.js";
 import { Keys } from "../parts/api_keys.js";
-import { Card, CopyAs, DescriptionList, Empty, Loading, Tabs } from "../parts/elements.js";
+import { Card, CopyAs, Empty, Loading, Tabs } from "../parts/elements.js";
 import { Command } from "../parts/copyable_command.js";
 import { NotificationPreference } from "../parts/browser_notifications.js";
 import { Choice, Search } from "../parts/filters.js";
 import { SelectField, Checkbox } from "../parts/field.js";
+import { GROUPS, aboutSetting, groupOf } from "../parts/setting_groups.js";
 import { Table } from "../parts/table.js";
 import { Webhooks } from "../parts/webhooks.js";
 
@@ -24,18 +25,18 @@ export default function Settings() {
   const chosen = query.value.get("tab") in TABS ? query.value.get("tab") : "keys";
   const Tab = SHOWN[chosen];
   return html`<header class="head"><h1>Settings</h1></header>
-    <p class="lead">Bellringer ${version.data?.version ?? "…"}${who && html` · logged in as <strong>${who.who}</strong>,
-      ${" "}role ${who.role}${who.everywhere ? " for the installation" : ""}, tenant <strong>${who.tenant}</strong>
+    <p class="lead">Bellringer ${version.data?.version ?? "…"}${who && html` · signed in as <strong>${who.who}</strong> (${who.everywhere ? `installation ${who.role}` : who.role})
+      ${" "}· tenant <strong>${who.tenant}</strong>
       ${who.scopes.length > 0 && html` · scopes: ${who.scopes.join(", ")}`}`}</p>
-    <${Tabs} tabs=${TABS} chosen=${chosen} choose=${(tab) => setQuery({ tab: tab === "keys" ? "" : tab, q: "", source: "", endpoint: "", ended: "" })} />
+    <${Tabs} tabs=${TABS} chosen=${chosen} choose=${(tab) => setQuery({ tab: tab === "keys" ? "" : tab, q: "", source: "", endpoint: "", deliveries: "", ended: "" })} />
     <div role="tabpanel" aria-label=${TABS[chosen]}><${Tab} key=${chosen} /></div>`;
 }
 
 function ApiKeys() {
   if (!may("admin")) return html`<${AdminOnly} what="manage keys" />`;
-  return html`<${Card} title=${`Keys of tenant ${caller.value.tenant}`} wide=${true}><${Keys} /><//>
+  return html`<${Card} title=${`API keys for tenant ${caller.value.tenant}`} wide=${true}><${Keys} main=${true} /><//>
     ${caller.value.everywhere && html`<${Card} title="Installation keys" wide=${true}><p
-      class="mute">They are valid for every tenant: the one in <code>X-Tenant</code>, or default.</p><${Keys} everywhere=${true} /><//>`}`;
+      class="mute">Valid for every tenant. Requests use the tenant in the header <code>X-Tenant</code>, or “default” if it is missing.</p><${Keys} everywhere=${true} /><//>`}`;
 }
 
 const AdminOnly = ({ what, everywhere = false }) => html`<${Empty} title=${`Only administrators${everywhere ? " of the installation" : ""} can ${what}`}>
@@ -45,15 +46,21 @@ const AdminOnly = ({ what, everywhere = false }) => html`<${Empty} title=${`Only
 // Configuration
 
 const SOURCES = { default: "default", file: "file", environment: "environment", flag: "flag", dev: "bellringer dev" };
-const ROLES = { api: "API and console", scheduler: "scheduler", http_worker: "worker for HTTP jobs" };
-const shown = (setting) => (setting.value === null ? html`<span class="mute">none</span>` : setting.secret ? html`<span
-  class="mute">${setting.value}</span>` : html`<code>${typeof setting.value === "string" ? setting.value : write(setting.value)}</code>`);
+const ROLES = { api: "the API and console", scheduler: "a scheduler", http_worker: "a worker for HTTP jobs" };
+const isUnset = ({ value }) => value === null || value === "" || value === "not set" || (Array.isArray(value) && value.length === 0);
+
+function Value({ of }) {
+  if (isUnset(of)) return html`<span class="mute">not set</span>`;
+  if (of.secret) return html`<span class="mute">set, hidden</span>`;
+  if (typeof of.value === "boolean") return of.value ? "yes" : "no";
+  return html`<code>${Array.isArray(of.value) ? of.value.join(", ") : typeof of.value === "string" ? of.value : write(of.value)}</code>`;
+}
+
 const COLUMNS = [
-  { name: "Setting", class: "tight", cell: (setting) => html`<code>${setting.name}</code>` },
-  { name: "Value", cell: shown },
-  { name: "Source", class: "tight", cell: (setting) => (setting.source === "default" ? html`<span
-    class="mute">default</span>` : html`<strong>${SOURCES[setting.source] ?? setting.source}</strong>`) },
-  { name: "Location", class: "tight", cell: (setting) => setting.where && html`<code>${setting.where}</code>` },
+  { name: "Setting", class: "setting-cell", phone: "title", cell: (setting) => html`<code>${setting.name}</code><span class="mute setting-about">${aboutSetting(setting.name)}</span>` },
+  { name: "Value", class: "setting-value", phone: "full", cell: (setting) => html`<${Value} of=${setting} />` },
+  { name: "Set by", class: "setting-source", phone: "full", cell: (setting) => (setting.source === "default" ? html`<span class="mute">default</span>`
+    : html`${SOURCES[setting.source] ?? setting.source}${setting.where && html` <code class="mute">${setting.where}</code>`}`) },
 ];
 
 function Configuration() {
@@ -64,28 +71,29 @@ function Configuration() {
 function EffectiveSettings() {
   const found = useData((stop) => get("settings", {}, stop), [], { once: true });
   const [text, source] = [query.value.get("q") ?? "", query.value.get("source")];
-  const fits = (setting) => (!source || setting.source === source) && `${setting.name} ${setting.where}`.toLowerCase().includes(text.toLowerCase());
-  return html`<div class="tools"><${Search} label="Search settings" /><${Choice} name="source" label="Source" of=${SOURCES} /><span
+  const fits = (setting) => (!source || setting.source === source) && `${setting.name} ${setting.where} ${aboutSetting(setting.name)}`.toLowerCase().includes(text.toLowerCase());
+  return html`<div class="tools"><${Search} label="Search settings" /><${Choice} name="source" label="Set by" of=${SOURCES} /><span
     class="gap"></span><${CopyAs} cli="bellringer settings" path="settings" /></div>
     <${Loading} of=${found} shape="table">${({ items, process }) => {
       const rows = items.filter(fits);
-      const set = items.filter((setting) => setting.source !== "default").length;
-      const differ = set ? `${set} of ${items.length} settings are set explicitly` : `All ${items.length} settings have their default values`;
+      const changed = rows.filter((setting) => setting.source !== "default");
+      const groups = Map.groupBy(rows.filter((setting) => setting.source === "default"), (setting) => groupOf(setting.name));
+      const ordered = [...Object.keys(GROUPS), "Other"].filter((group) => groups.has(group));
       return html`${process && html`<${Process} of=${process} />`}
-        <p class="mute">${differ}. Values of secrets are not shown.</p>
-        ${rows.length ? html`<${Table} caption="Effective configuration" columns=${COLUMNS} rows=${rows}
-          id=${(setting) => setting.name} />` : html`<${Empty} title="No matching settings"><p><button type="button"
-          onClick=${() => setQuery({ q: "", source: "" })}>Show all</button></p><//>`}`;
+        ${rows.length === 0 && html`<${Empty} title="No matching settings"><p><button type="button"
+          onClick=${() => setQuery({ q: "", source: "" })}>Show all</button></p><//>`}
+        ${changed.length > 0 && html`<h2 class="section">Set explicitly <span class="mute">${changed.length} of ${items.length}</span></h2>
+          <${Table} caption="Effective configuration" kind="settings" columns=${COLUMNS} rows=${changed} id=${(setting) => setting.name} />`}
+        ${ordered.length > 0 && html`<h2 class="section">At their defaults</h2>`}
+        ${ordered.map((group) => html`<details key=${group} class="card setting-group" open=${Boolean(text || source)}><summary>${group} <span class="mute">${groups.get(group).length} ${groups.get(group).length === 1 ? "setting" : "settings"}</span></summary>
+          <${Table} caption=${`Defaults: ${group}`} kind="settings" columns=${COLUMNS.slice(0, 2)} rows=${groups.get(group)} id=${(setting) => setting.name} /></details>`)}`;
     }}<//>`;
 }
 
 /** The process whose settings are shown: behind a load balancer, the next request may reach another one. */
 function Process({ of }) {
-  return html`<${Card} title="This process" wide=${true}><${DescriptionList} of=${[
-      ["Host", html`<code>${of.host}</code>`],
-      ["Process id", html`<code>${of.pid}</code>`],
-      ["Runs", of.roles.map((one) => ROLES[one] ?? one).join(", ")],
-    ]} /><p class="mute">The process that handled this request. Other processes of the installation may have other settings.</p><//>`;
+  return html`<p class="lead">This server: <code>${of.host}</code>, process <code>${of.pid}</code>, runs ${of.roles.map((one) => ROLES[one] ?? one).join(", ")}.
+    <span class="mute">Other processes may use different settings.</span></p>`;
 }
 
 // This browser

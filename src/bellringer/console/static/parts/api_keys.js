@@ -13,7 +13,7 @@ import { State } from "./state_badge.js";
 import { Table } from "./table.js";
 
 const ROLES = {
-  viewer: "viewer: read", operator: "operator: also pause, run, cancel, redrive", editor: "editor: also create and change jobs",
+  viewer: "viewer: read", operator: "operator: also pause, run, cancel, retry", editor: "editor: also create and change jobs",
   admin: "admin: also manage keys and read the audit log",
 };
 // Scopes of a key. The server validates them and reports unknown ones at the field.
@@ -29,41 +29,40 @@ function kindOf(everywhere, tenant) {
   return { path: "api-keys", headers: tenant ? { "X-Tenant": tenant } : {}, cli: tenant ? ` --tenant ${tenant}` : "", who: (name) => `key:${name}` };
 }
 
-/** `everywhere`: keys of the installation; `tenant`: a tenant other than the caller's. */
-export function Keys({ everywhere = false, tenant }) {
+/** `everywhere`: keys of the installation; `tenant`: a tenant other than the caller's; `main`: creating a key is the main action of the page. */
+export function Keys({ everywhere = false, tenant, main = false }) {
   const kind = kindOf(everywhere, tenant);
   const all = query.value.get("ended") === "yes";
   const read = async (stop) => (await request("GET", kind.path, { terms: { limit: PAGE_LIMIT }, signal: stop, extraHeaders: kind.headers })).data;
   const found = useData(read, [kind.path, tenant], { once: true });
-  const label = everywhere ? "Installation keys" : `Keys of ${tenant ?? caller.value?.tenant ?? "this tenant"}`;
+  const label = everywhere ? "Installation keys" : `API keys for ${tenant ?? caller.value?.tenant ?? "this tenant"}`;
+  const keys = found.data?.items ?? [];
+  const shown = keys.filter((key) => all || key.state === "active").toReversed();
+  const endless = shown.filter((key) => key.state === "active" && !key.expires_at).length;
   return html`<div class="tools">
-      <button type="button" class="main" onClick=${() => askCreate(kind, label, found.reload)}>New key …</button>
-      <label><input type="checkbox" checked=${all} onChange=${() => setQuery({ ended: all ? "" : "yes" })} /> Show expired and revoked keys</label>
-      <span class="gap"></span><${CopyAs} cli=${`bellringer keys list${kind.cli}`} path=${kind.path} />
+      ${keys.some((key) => key.state !== "active") && html`<label><input type="checkbox" checked=${all} onChange=${() => setQuery({ ended: all ? "" : "yes" })} /> Show expired and revoked keys</label>`}
+      ${endless > 0 && html`<span class="mute">${endless === shown.length ? (endless === 1 ? "This key never expires." : "None of these keys expires.") : `${endless} of ${shown.length} never ${endless === 1 ? "expires" : "expire"}.`}</span>`}
+      <span class="gap"></span><button type="button" class=${main ? "main" : ""} onClick=${() => askCreate(kind, label, found.reload)}>New key…</button><${CopyAs} cli=${`bellringer keys list${kind.cli}`} path=${kind.path} />
     </div>
-    <${Loading} of=${found}>${({ items }) => {
-      const shown = items.filter((key) => all || key.state === "active").toReversed();
-      if (!shown.length) return html`<${Empty}
-        title="No keys yet"><p>Programs authenticate with a key: <code>Authorization: Bearer …</code></p><p><${Command}
-        text=${`bellringer keys create deploy --role operator${kind.cli}`} /></p><//>`;
-      return html`<${Table} caption=${label} columns=${COLUMNS(kind, found.reload)} rows=${shown} id=${(key) => key.key_id} />`;
-    }}<//>`;
+    <${Loading} of=${found}>${() => (shown.length ? html`<${Table} caption=${label} columns=${COLUMNS(kind, found.reload)} rows=${shown} id=${(key) => key.key_id} />`
+      : html`<${Empty} title=${keys.length ? "No active keys" : "No keys yet"}><p>Programs send a key in the header <code>Authorization: Bearer …</code>.</p><p><${Command}
+        text=${`bellringer keys create deploy --role operator${kind.cli}`} /></p><//>`)}<//>`;
 }
 
 const COLUMNS = (kind, reload) => [
-  { name: "State", class: "tight", cell: (key) => html`<${State} of=${key.state}
-    title=${key.replaced_by ? `replaced by ${key.replaced_by}` : undefined} />` },
-  { name: "Name", cell: (key) => html`<span class="name">${key.name}</span>${kind.who(key.name) === caller.value?.who && html` <span
+  { name: "Name", phone: "title", cell: (key) => html`<span class="name">${key.name}</span>${kind.who(key.name) === caller.value?.who && html` <span
     class="mute">(you)</span>`}` },
-  { name: "Id", class: "tight", cell: (key) => html`<code>${key.key_id}</code>` },
-  { name: "Role", class: "tight", cell: (key) => key.role },
-  { name: "Scopes", cell: (key) => (key.scopes.length ? key.scopes.join(", ") : html`<span class="mute">all</span>`) },
-  { name: "Expires", class: "tight", cell: (key) => (key.expires_at ? html`<${Time} at=${key.expires_at} />` : html`<span class="mute">never</span>`) },
-  { name: "Last used", class: "tight", cell: (key) => (key.last_used_at ? html`<${Time} at=${key.last_used_at} />` : html`<span class="mute">never</span>`) },
-  { name: "Created", class: "tight", cell: (key) => html`<${Time} at=${key.created_at} /> <span class="mute">by ${key.created_by}</span>` },
-  { name: html`<span class="unseen">Actions</span>`, class: "tight acts", cell: (key) => key.state === "active" && html`<span class="row-actions">
-      <button type="button" class="quiet" aria-label=${`Rotate ${key.name} …`} onClick=${() => askRotate(kind, key, reload)}>Rotate …</button>
-      <button type="button" class="quiet" aria-label=${`Revoke ${key.name} …`} onClick=${() => askRevoke(kind, key, reload)}>Revoke …</button></span>` },
+  { name: "State", class: "tight", phone: "side", cell: (key) => html`<${State} of=${key.state}
+    title=${key.replaced_by ? `replaced by ${key.replaced_by}` : undefined} />` },
+  { name: "Role", class: "tight", phone: "line", cell: (key) => key.role },
+  { name: "Scopes", phone: "line", short: "· scopes:", cell: (key) => (key.scopes.length ? key.scopes.join(", ") : html`<span class="mute">all</span>`) },
+  { name: "Key", class: "tight", phone: "hide", title: "the beginning of the key", cell: (key) => html`<code class="mute">br_${key.key_id}_…</code>` },
+  { name: "Expires", class: "tight", phone: "line", short: "· expires", cell: (key) => (key.expires_at ? html`<${Time} at=${key.expires_at} />` : "never") },
+  { name: "Last used", class: "tight", phone: "line", short: "· used", cell: (key) => (key.last_used_at ? html`<${Time} at=${key.last_used_at} />` : "never") },
+  { name: "Created", class: "tight", phone: "hide", cell: (key) => html`<${Time} at=${key.created_at} /> <span class="mute">by ${key.created_by}</span>` },
+  { name: html`<span class="unseen">Actions</span>`, class: "tight acts", phone: "full", cell: (key) => key.state === "active" && html`<span class="row-actions">
+      <button type="button" class="quiet" aria-label=${`Rotate ${key.name}…`} onClick=${() => askRotate(kind, key, reload)}>Rotate…</button>
+      <button type="button" class="quiet" aria-label=${`Revoke ${key.name}…`} onClick=${() => askRevoke(kind, key, reload)}>Revoke…</button></span>` },
 ];
 
 /** Parses a comma-separated list. */
@@ -111,7 +110,7 @@ function askRotate(kind, key, reload) {
 }
 
 function askRevoke(kind, key, reload) {
-  const mine = kind.who(key.name) === caller.peek()?.who ? " You are logged in with this key." : "";
+  const mine = kind.who(key.name) === caller.peek()?.who ? " You are signed in with this key." : "";
   confirm({
     title: `Revoke key ${key.name}?`,
     verb: `Revoke ${key.name}`,

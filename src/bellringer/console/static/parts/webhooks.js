@@ -1,16 +1,20 @@
 // Webhook endpoints and their deliveries.
 import { html, useState } from "../lib/html.js";
 import { request, get, may, part, post } from "../lib/api.js";
+import { Icon } from "../lib/icons.js";
 import { useData } from "../lib/page_data.js";
 import { fetchPages } from "../lib/pages.js";
 import { navigate, setQuery, query } from "../lib/router.js";
+import { formatDuration, formatTime } from "../lib/time.js";
 import { DialogForm } from "./dialog_form.js";
-import { CopyAs, Empty, Link, Loading, MoreButton, Time } from "./elements.js";
+import { CopyAs, DescriptionList, Empty, Json, Link, Loading, MoreButton, Time, copy } from "./elements.js";
 import { Command } from "./copyable_command.js";
-import { perform, confirm, openDialog } from "./dialog.js";
+import { perform, confirm, openDialog, notify } from "./dialog.js";
 import { TextField, faultsAt } from "./field.js";
+import { Menu } from "./menu.js";
 import { Secret } from "./secret.js";
-import { State } from "./state_badge.js";
+import { Segments } from "./segmented_control.js";
+import { State, look } from "./state_badge.js";
 import { Table } from "./table.js";
 
 const KINDS = {
@@ -28,11 +32,11 @@ export function Webhooks() {
   const found = useData((stop) => get(PATH, { limit: 200 }, stop), [], { once: true });
   const chosen = query.value.get("endpoint");
   const open = (endpoint) => setQuery({ endpoint: endpoint.endpoint_id });
-  return html`<div class="tools">
-      ${may("editor") && html`<button type="button" class="main" onClick=${() => askEndpoint(null, found.reload)}>New endpoint …</button>`}
-      <span class="gap"></span><${CopyAs} cli="bellringer webhooks list" path=${PATH} />
+  return html`<div class="tools"><span class="mute">Each endpoint receives signed events over HTTP.</span><span class="gap"></span>
+      ${may("editor") && html`<button type="button" class="main" onClick=${() => askEndpoint(null, found.reload)}>New endpoint…</button>`}
+      <${CopyAs} cli="bellringer webhooks list" path=${PATH} />
     </div>
-    <${Loading} of=${found}>${({ items }) => {
+    <${Loading} of=${found} shape="table">${({ items }) => {
       if (!items.length) return html`<${Empty} title="No webhook endpoints">
         <p>An endpoint is a URL that receives events: failed, dead, late, recovered and others.</p>
         <p><${Command} text="bellringer webhooks create https://example.com/hook --kind dead --kind recovered" /></p><//>`;
@@ -43,30 +47,25 @@ export function Webhooks() {
 }
 
 const COLUMNS = (reload) => [
-  { name: "State", class: "tight", cell: (one) => html`<${State} of=${one.enabled ? "active" : "disabled"}
+  { name: "URL", phone: "title", cell: (one) => html`<code class="clip long" title=${`${one.url} (${one.endpoint_id})`}>${one.url}</code>${one.description && html`<span class="mute endpoint-description">${one.description}</span>`}` },
+  { name: "State", class: "tight", phone: "side", cell: (one) => html`<${State} of=${one.enabled ? "active" : "disabled"}
     title=${one.disabled_reason} />${one.disabled_reason && html` <span class="mute">${one.disabled_reason}</span>`}` },
-  { name: "URL", cell: (one) => html`<code class="clip" title=${one.url}>${one.url}</code> <span class="mute">${one.endpoint_id}</span>` },
-  { name: "Events", cell: (one) => (one.kinds.length ? one.kinds.join(", ") : html`<span class="mute">all</span>`) },
-  { name: "Description", cell: (one) => html`<span class="clip" title=${one.description}>${one.description}</span>` },
-  { name: "Changed", class: "tight", cell: (one) => html`<${Time} at=${one.changed_at} />` },
-  { name: html`<span class="unseen">Actions</span>`, class: "tight acts", cell: (one) => html`<span class="row-actions">
-      <${Link} class="button quiet" to="settings" terms=${{ tab: "webhooks", endpoint: one.endpoint_id }}
+  { name: "Events", phone: "line", cell: (one) => (one.kinds.length ? one.kinds.join(", ").replaceAll("_", " ") : "all events") },
+  { name: "Changed", class: "tight", phone: "line", short: "· changed", cell: (one) => html`<${Time} at=${one.changed_at} />` },
+  { name: html`<span class="unseen">Actions</span>`, class: "tight acts", phone: "full", cell: (one) => html`<span class="row-actions">
+      <${Link} class="button small" to="settings" terms=${{ tab: "webhooks", endpoint: one.endpoint_id }}
         aria-label=${`Deliveries to ${one.url}`}>Deliveries<//>
-      ${may("operator") && html`<button type="button" class="quiet" disabled=${!one.enabled} aria-label=${`Test ${one.url}`}
+      ${may("operator") && html`<button type="button" class="quiet" disabled=${!one.enabled} title=${one.enabled ? "Send a test event" : "The endpoint is disabled"} aria-label=${`Test ${one.url}`}
         onClick=${() => test(one)}>Test</button>`}
-      ${may("editor") && html`<button type="button" class="quiet icon" aria-label=${`More: ${one.url}`} title="More" onClick=${() => more(one, reload)}>
-        <span aria-hidden="true">⋯</span></button>`}</span>` },
+      ${may("editor") && html`<${Menu} label=${`More: ${one.url}`} items=${[
+        { text: "Edit…", icon: "edit", act: () => askEndpoint(one, reload) },
+        { text: one.enabled ? "Disable" : "Enable", icon: one.enabled ? "pause" : "resume", act: () => setEnabled(one, !one.enabled, reload) },
+        { text: "Rotate secret…", icon: "key", act: () => askSecret(one, reload) },
+        { text: "Copy the id", icon: "copy", act: () => copy(one.endpoint_id).then(() => notify(`Copied ${one.endpoint_id}`)) },
+        "-",
+        { text: "Delete…", icon: "trash", tone: "bad", act: () => remove(one, reload) },
+      ]} />`}</span>` },
 ];
-
-function more(one, reload) {
-  openDialog(one.url, function Menu({ close }) {
-    const act = (text, does) => html`<li><button type="button" onClick=${() => { close(); does(); }}>${text}</button></li>`;
-    return html`<ul class="menu">
-      ${act("Edit …", () => askEndpoint(one, reload))}${act(one.enabled ? "Disable" : "Enable", () => setEnabled(one, !one.enabled, reload))}
-      ${act("Rotate secret …", () => askSecret(one, reload))}${act("Delete …", () => remove(one, reload))}
-    </ul><div class="actions"><button type="button" autofocus onClick=${close}>Close</button></div>`;
-  });
-}
 
 async function test(one) {
   if (await perform(() => post(`${pathOf(one)}/test`), `Sent a test to ${one.url}`)) navigate("settings", { tab: "webhooks", endpoint: one.endpoint_id });
@@ -132,33 +131,87 @@ function askEndpoint(one, reload) {
 
 // Deliveries
 
-const DELIVERIES = (reload) => [
-  { name: "State", class: "tight", cell: (one) => (one.state ? html`<${State} of=${one.state} />` : html`<span class="mute">deleted by retention</span>`) },
-  { name: "Event", class: "tight", cell: (one) => html`${one.kind}${one.event_id === null ? html` <span class="mute">(a test)</span>` : ""}` },
-  { name: "Sent", class: "tight", cell: (one) => html`<${Time} at=${one.made_at} />` },
-  { name: "Run", class: "tight", cell: (one) => html`<${Link}
-    to=${`runs/${part(one.run_id)}`}><code>${one.delivery_id}</code><//>${one.replay_of && html` <span class="mute">replay of ${one.replay_of}</span>`}` },
-  { name: "Attempt", class: "number", cell: (one) => one.attempt ?? "–" },
-  { name: "Error", cell: (one) => html`<span class="clip" title=${one.error}>${one.error ?? ""}</span>` },
-  { name: html`<span class="unseen">Actions</span>`, class: "tight acts", cell: (one) => may("operator") && html`<button type="button" class="quiet"
-    aria-label=${`Send ${one.delivery_id} again`} onClick=${() => resend(one, reload)}>Send again</button>` },
+const MAX_FILTERED = 200; // deliveries that a filter looks at
+const hasFailed = (one) => one.state === "dead" || (one.error !== null && one.state !== "succeeded");
+const isPending = (one) => ["queued", "running", "retrying", "blocked"].includes(one.state);
+const FITS = { failed: hasFailed, pending: isPending };
+
+const OUTCOMES = { succeeded: "delivered", dead: "gave up", queued: "waiting", running: "sending" };
+
+/** What became of a delivery; apart from the event itself, which often has a failure as its subject. */
+function Outcome({ of }) {
+  if (!of.state) return html`<span class="mute">deleted by retention</span>`;
+  const [icon, tone] = look(of.state);
+  return html`<span class="state tone-${tone}"><${Icon} name=${icon} /> ${OUTCOMES[of.state] ?? of.state}</span>`;
+}
+
+/** What the event is about: a run of a job or task, a job, or nothing for a test. */
+function About({ of }) {
+  const { job, job_id: jobId, run_id: run, task, checkin } = of.payload?.data ?? {};
+  if (of.event_id === null) return html`<span class="mute">test event</span>`;
+  const name = job ?? task ?? checkin;
+  if (run) return html`<${Link} to=${`runs/${part(run)}`} title="Open the run of this event">${name ?? "run"}<//>`;
+  if (job && jobId) return html`<${Link} to=${`jobs/${part(jobId)}`} title="Open the job of this event">${job}<//>`;
+  return name ?? html`<span class="mute">–</span>`;
+}
+
+const DELIVERIES = (reload, opened, toggle) => [
+  { name: "Event", class: "tight", phone: "side", cell: (one) => html`<${State} of=${one.kind} title=${KINDS[one.kind]} />` },
+  { name: "About", phone: "title", cell: (one) => html`<${About} of=${one} />` },
+  { name: "Delivery", class: "tight", phone: "line", cell: (one) => html`<${Outcome} of=${one} />` },
+  { name: "HTTP", class: "number", phone: "line", short: "· HTTP", title: "status of the last response", cell: (one) => one.status && html`<span class=${one.status < 300 ? "" : "tone-bad"}>${one.status}</span>` },
+  { name: "Took", class: "number", phone: "line", short: "·", title: "time of the last attempt", cell: (one) => one.seconds !== null && formatDuration(one.seconds) },
+  { name: "Attempts", class: "number", phone: "line", short: "· attempts", cell: (one) => one.attempt },
+  { name: "Next attempt", class: "tight later", phone: "line", short: "· next", cell: (one) => one.next_attempt_at && html`<${Time} at=${one.next_attempt_at} />` },
+  { name: "Sent", class: "tight", phone: "line", short: "·", cell: (one) => html`<${Time} at=${one.made_at} />` },
+  { name: "Error", phone: "full", cell: (one) => one.error && html`<span class="clip tone-bad" title=${one.error}>${one.error}</span>` },
+  { name: html`<span class="unseen">Actions</span>`, class: "tight acts", phone: "full", cell: (one) => html`<span class="row-actions">
+      <button type="button" class="quiet" aria-expanded=${opened.has(one.delivery_id)} aria-label=${`Details of ${one.delivery_id}`} onClick=${() => toggle(one)}>
+        <${Icon} name=${opened.has(one.delivery_id) ? "chevron-down" : "chevron-right"} /> Details</button>
+      ${may("operator") && html`<button type="button" class="quiet" aria-label=${`Send ${one.delivery_id} again`} onClick=${() => resend(one, reload)}>Send again</button>`}</span>` },
 ];
 
 async function resend(one, reload) {
   await perform(() => post(`deliveries/${part(one.delivery_id)}/replay`).then(reload), `Sending ${one.delivery_id} again`);
 }
 
+/** A delivery in full: what was sent, what came back, and the run that sends it, with all attempts. */
+function Delivery({ of }) {
+  return html`<div class="entry"><div><h3>Payload</h3>${of.payload ? html`<${Json} value=${of.payload} label=${`Payload of ${of.delivery_id}`} />`
+      : html`<p class="mute">deleted by retention</p>`}</div>
+    <div><h3>Response</h3>${of.response ? html`<pre class="json" tabindex="0" aria-label=${`Response to ${of.delivery_id}`}>${of.response}</pre>`
+      : html`<p class="mute">${of.status ? `HTTP ${of.status} without a body` : of.error ?? "none yet"}</p>`}
+      <${DescriptionList} of=${[
+        ["Delivery", html`<code>${of.delivery_id}</code>`], of.replay_of && ["Repeats", html`<code>${of.replay_of}</code>`],
+        ["Event", of.event_id === null ? "a test" : html`${KINDS[of.kind] ?? of.kind} <span class="mute">(id ${of.event_id})</span>`], ["Sent", formatTime(of.made_at)],
+        ["Attempts", of.state ? html`<${Link} to=${`runs/${part(of.run_id)}`}>${of.attempt ?? 0}, with their logs<//>` : "–"],
+        of.next_attempt_at && ["Next attempt", formatTime(of.next_attempt_at)],
+      ]} /></div></div>`;
+}
+
 function Deliveries({ of }) {
   const [wanted, setWanted] = useState(PAGE);
+  const [opened, setOpened] = useState(() => new Set());
   const path = `${pathOf(of)}/deliveries`;
-  const found = useData((stop) => fetchPages(path, {}, wanted, stop), [path, wanted]);
-  return html`<section aria-labelledby="deliveries"><div class="tools"><h2 id="deliveries">Deliveries to ${of.url}</h2><span class="gap"></span>
+  const shown = query.value.get("deliveries") ?? "";
+  const found = useData((stop) => fetchPages(path, {}, shown ? MAX_FILTERED : wanted, stop), [path, wanted, Boolean(shown)]);
+  function toggle(one) {
+    const next = new Set(opened);
+    if (!next.delete(one.delivery_id)) next.add(one.delivery_id);
+    setOpened(next);
+  }
+  return html`<section class="deliveries" aria-labelledby="deliveries"><div class="head"><h2 id="deliveries">Deliveries <span class="mute">to ${of.url}</span></h2><span class="gap"></span>
       <${CopyAs} cli=${`bellringer webhooks deliveries ${of.endpoint_id}`} path=${path} /><button type="button" class="quiet"
-        onClick=${() => setQuery({ endpoint: "" })}>Close</button></div>
-    <${Loading} of=${found}>${(data) => data.items.length === 0
-      ? html`<${Empty} title="No deliveries yet"><p>Send a test:</p><p><${Command}
-        text=${`bellringer webhooks test ${of.endpoint_id}`} /></p><//>`
-      : html`<${Table} caption=${`Deliveries to ${of.url}`} columns=${DELIVERIES(found.reload)} rows=${data.items} id=${(one) => one.delivery_id}
-        open=${(one) => navigate(`runs/${part(one.run_id)}`)} />
-        <${MoreButton} cursor=${data.next_cursor} busy=${found.busy} onMore=${() => setWanted(wanted + PAGE)} />`}<//></section>`;
+        onClick=${() => setQuery({ endpoint: "", deliveries: "" })}><${Icon} name="close" /> Close</button></div>
+    <${Loading} of=${found} shape="table">${(data) => {
+      if (!data.items.length) return html`<${Empty} title="No deliveries yet"><p>Send a test:</p><p><${Command} text=${`bellringer webhooks test ${of.endpoint_id}`} /></p><//>`;
+      const rows = shown in FITS ? data.items.filter(FITS[shown]) : data.items;
+      const counts = Object.fromEntries(Object.entries(FITS).map(([name, fits]) => [name, data.items.filter(fits).length]));
+      return html`<div class="tools"><${Segments} name="deliveries" label="Show" of=${{ all: "All", failed: `Failed (${counts.failed})`, pending: `Pending (${counts.pending})` }} usual="all" />
+          <span class="mute">of the last ${data.items.length.toLocaleString("en")}</span></div>
+        ${rows.length ? html`<${Table} caption=${`Deliveries to ${of.url}`} kind="deliveries" columns=${DELIVERIES(found.reload, opened, toggle)} rows=${rows} id=${(one) => one.delivery_id}
+          open=${toggle} detail=${(one) => opened.has(one.delivery_id) && html`<${Delivery} of=${one} />`} />`
+          : html`<p class="mute">None of the last ${data.items.length.toLocaleString("en")} deliveries ${shown === "failed" ? "has failed" : "is pending"}.</p>`}
+        ${!shown && html`<${MoreButton} cursor=${data.next_cursor} busy=${found.busy} onMore=${() => setWanted(wanted + PAGE)} />`}`;
+    }}<//></section>`;
 }
