@@ -53,17 +53,17 @@ def test_each_error_is_shown_once_at_its_field(eye: Eye) -> None:
 def test_a_dialog_with_input_asks_before_it_closes(eye: Eye) -> None:
     page = eye.go("tenants")
     dialog = page.get_by_role("dialog")
-    page.get_by_role("button", name="New tenant …").click()
+    page.get_by_role("button", name="New tenant…").click()
     page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)  # nothing was typed
-    page.get_by_role("button", name="New tenant …").click()
+    page.get_by_role("button", name="New tenant…").click()
     dialog.get_by_label("Name").fill("acme")
     page.keyboard.press("Escape")
     expect(dialog.get_by_role("alert")).to_have_text("Your input is not saved. Close again to discard it.")
     expect(dialog.get_by_label("Name")).to_have_value("acme")
     page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
-    page.get_by_role("button", name="New tenant …").click()
+    page.get_by_role("button", name="New tenant…").click()
     expect(dialog.get_by_role("alert")).to_have_count(0)
     dialog.get_by_label("Name").fill("acme")
     dialog.get_by_role("button", name="Close").click()
@@ -75,7 +75,7 @@ def test_a_dialog_with_input_asks_before_it_closes(eye: Eye) -> None:
 def test_a_dialog_shows_errors_at_its_fields(eye: Eye) -> None:
     page = eye.go("tenants")
     eye.refusals = {422}
-    page.get_by_role("button", name="New tenant …").click()
+    page.get_by_role("button", name="New tenant…").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Name").fill("a/b")
     dialog.get_by_label("Jobs").fill("many")
@@ -194,7 +194,7 @@ def test_an_unchanged_or_saved_form_does_not_ask(eye: Eye, shop: Shop) -> None:
     job = shop.ask("PUT", "jobs/forms-saved", HOURLY)
     eye.go(f"jobs/{job['job_id']}/edit")
     page.get_by_label("Priority").fill("7")
-    page.get_by_role("button", name="Review changes …").click()
+    page.get_by_role("button", name="Review changes…").click()
     page.get_by_role("button", name="Save changes").click()
     expect(page.get_by_role("heading", name="forms-saved", exact=True)).to_be_visible()
     assert shop.ask("GET", f"jobs/{job['job_id']}")["priority"] == 7
@@ -225,7 +225,7 @@ def test_the_login_says_how_to_get_the_first_key(look: Open, shop: Shop) -> None
         page = eye.page
         page.goto(eye.home)
         expect(page.get_by_role("heading", name="Log in")).to_be_visible()
-        page.get_by_text("I do not have a key").click()
+        page.get_by_text("I don’t have a key").click()
         command = page.get_by_label("Create the first key", exact=True)
         expect(command).to_have_text(re.compile(r"keys create first --role admin --dsn postgresql://"))
         page.get_by_role("button", name="Copy: Create the first key").click()

@@ -18,7 +18,6 @@ import { Table } from "../parts/table.js";
 import { Verdict, worst } from "../parts/health_summary.js";
 
 const POLL_SECONDS = 3; // lease renewals are not announced by the live stream
-const NARROW = matchMedia("(max-width: 48rem)"); // 64 leases as cards are long, so they start closed
 const DATABASE_POLL_SECONDS = 15; // measuring the size of a large database takes a while
 const LOST_AFTER_SECONDS = 10; // seconds without a heartbeat after which a node has lost its leases
 const RECENT_LOSS_MS = 60_000; // milliseconds for which an expired lease is a warning, even if another node has taken over
@@ -27,7 +26,7 @@ const LATE_AFTER_SECONDS = 5; // seconds that a shard may be late
 
 const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
 /** Formats a duration with its sign. */
-const signed = (seconds) => `${seconds < 0 ? "−" : "+"}${formatDuration(Math.abs(seconds))}`;
+const signed = (seconds) => `${Math.abs(seconds) < 0.0005 ? "" : seconds < 0 ? "−" : "+"}${formatDuration(Math.abs(seconds))}`;
 
 function readCluster(hours, stop) {
   const none = (error) => (error.name === "AbortError" ? Promise.reject(error) : null); // show the rest without it
@@ -73,12 +72,12 @@ function recentLosses({ moves }) {
 /** The problems, each with its tone. */
 function problems(data, health) {
   const { nodes, shards, lag, schema, tz } = data;
-  const late = lag.firing > LATE_AFTER_SECONDS && `fires are up to ${formatDuration(lag.firing)} late`;
+  const late = lag.firing > LATE_AFTER_SECONDS && `scheduled runs are up to ${formatDuration(lag.firing)} late`;
   const waits = nodes.filter((node) => alive(node) && node.waits_for).map((node) => `${node.name} waits for ${node.waits_for}`);
   const versions = tz && Object.keys(tz.applied).some((version) => version !== tz.version) && "some shards use another version of the time zone rules";
   return [
-    ...(nodes.some(alive) ? [] : [["bad", "no scheduler is running, so nothing fires"]]),
-    ...(shards.free ? [["bad", `${plural(shards.free, "shard")} without a holder: their jobs do not fire`]] : []),
+    ...(nodes.some(alive) ? [] : [["bad", "no scheduler is running, so no schedule starts runs"]]),
+    ...(shards.free ? [["bad", `${plural(shards.free, "shard")} without a holder: their schedules start no runs`]] : []),
     ...(late ? [["bad", late]] : []),
     ...(skewOf(data) >= MAX_SKEW_SECONDS ? [["warn", "clocks differ"]] : []),
     ...recentLosses(data).map((text) => ["warn", text]),
@@ -115,27 +114,29 @@ const tokens = (leases) => {
   return least === most ? String(least) : `${least}–${most}`;
 };
 
+const PHONE_NUMBERS = { Shards: "shards", "Held for": "held for", Skew: "clock", Heartbeat: "heartbeat" }; // the others are left out on phones
+
 function Nodes({ nodes, places, leases, lost }) {
   const held = (node) => leases.filter((lease) => lease.holder === node.node_id);
-  const number = (name, cell, title) => ({ name, class: "number", cell, title });
+  const number = (name, cell, title) => ({ name, class: "number", cell, title, phone: PHONE_NUMBERS[name] ? "line" : "hide", short: PHONE_NUMBERS[name] });
   const columns = [
-    { name: "State", cell: (node) => html`<${State} of=${stateOf(node, lost.has(node.node_id))} />
+    { name: "State", phone: "side", cell: (node) => html`<${State} of=${stateOf(node, lost.has(node.node_id))} />
       ${node.waits_for && alive(node) ? html` <span class="mute">for ${node.waits_for}</span>` : ""}` },
-    { name: "Node", cell: (node) => html`<span><${Badge} place=${places.get(node.node_id)} /> <strong>${node.name}</strong> <span class="mute">
+    { name: "Node", phone: "title", cell: (node) => html`<span><${Badge} place=${places.get(node.node_id)} /> <strong>${node.name}</strong> <span class="mute">
       ${node.host === null ? "" : `${node.host} pid ${node.pid}`}</span></span>` },
-    { name: "Version", cell: (node) => node.version },
-    { name: "Region", cell: (node) => node.region ?? html`<span class="mute">–</span>` },
+    { name: "Version", phone: "line", cell: (node) => node.version },
+    { name: "Region", phone: "hide", cell: (node) => node.region ?? html`<span class="mute">–</span>` },
     number("Shards", (node) => html`<${Link} to="cluster" terms=${{ node: node.node_id }}>${held(node).length}<//>`),
     number("Held for", (node) => heldFor(held(node)), "how long the node has had its shards: the latest and the first that it got"),
     number("Tokens", (node) => tokens(held(node)), "fencing tokens; each grows with every new holder"),
-    number("Fired", (node) => node.fired.toLocaleString("en")),
-    number("Rejected", (node) => node.refused.toLocaleString("en"), "writes rejected because the node had lost the lease"),
+    number("Runs created", (node) => node.fired.toLocaleString("en"), "occurrences that the node turned into runs"),
+    number("Rejected writes", (node) => node.refused.toLocaleString("en"), "writes rejected because the node had lost the lease"),
     number("Skew", (node) => signed(node.skew), "clock of the node minus clock of the database"),
     number("Heartbeat", (node) => (node.age < 1 ? "now" : `${formatAge(node.age)} ago`)),
-    { name: "Started", cell: (node) => html`<${Time} at=${node.started_at} />` },
+    { name: "Started", phone: "hide", cell: (node) => html`<${Time} at=${node.started_at} />` },
   ];
   return html`<h2 class="section">Nodes</h2>${nodes.length
-    ? html`<div class="dense"><${Table} caption="Scheduler nodes" columns=${columns} rows=${nodes} id=${(node) => node.node_id} /></div>`
+    ? html`<${Table} caption="Scheduler nodes" columns=${columns} rows=${nodes} id=${(node) => node.node_id} />`
     : html`<${Empty} title="No nodes"><p>Every server includes a scheduler. To start one without an API: <${Command} text="bellringer scheduler" /></p><//>`}`;
 }
 
@@ -151,27 +152,28 @@ function Leases({ data, places, at }) {
   const late = new Map(data.lag.shards.map((one) => [one.shard, one.late]));
   const left = (lease) => Math.max(lease.seconds_left - Math.max(now.value - at, 0) / 1000, 0);
   const columns = [
-    { name: "Shard", class: "number", cell: (lease) => lease.shard },
-    { name: "State", cell: (lease) => html`<${State} of=${lease.holder ? "held" : lease.token ? "expired" : "free"} />` },
-    { name: "Holder", cell: (lease) => (lease.holder ? html`<span><${Badge} place=${places.get(lease.holder) ?? 0} /> ${lease.node ?? lease.holder}</span>`
-      : html`<span class="tone-bad">none: its jobs do not fire</span>`) },
-    { name: "Held for", class: "number", title: "since this node got the lease", cell: (lease) => heldFor([lease]) },
-    { name: "Time left", class: "number", title: "until the lease expires, unless it is renewed", cell: (lease) => (lease.holder ? `${left(lease).toFixed(1)}s` : "–") },
-    { name: "Token", class: "number", title: "fencing token; grows with every new holder", cell: (lease) => lease.token },
-    { name: "Region", cell: (lease) => lease.region ?? html`<span class="mute">–</span>` },
-    { name: "Late by", class: "number", cell: (lease) => (late.has(lease.shard) ? html`<span class="tone-warn">${formatDuration(late.get(lease.shard))}</span>` : "0") },
+    { name: "Shard", class: "number", phone: "title", cell: (lease) => lease.shard },
+    { name: "State", phone: "side", cell: (lease) => html`<${State} of=${lease.holder ? "held" : lease.token ? "expired" : "free"} />` },
+    { name: "Holder", phone: "line", cell: (lease) => (lease.holder ? html`<span><${Badge} place=${places.get(lease.holder) ?? 0} /> ${lease.node ?? lease.holder}</span>`
+      : html`<span class="tone-bad">none: its schedules start no runs</span>`) },
+    { name: "Held for", class: "number", phone: "line", short: "for", title: "since this node got the lease", cell: (lease) => heldFor([lease]) },
+    { name: "Time left", class: "number", phone: "line", short: "· left", title: "until the lease expires, unless it is renewed", cell: (lease) => (lease.holder ? `${left(lease).toFixed(1)}s` : "–") },
+    { name: "Token", class: "number", phone: "hide", title: "fencing token; grows with every new holder", cell: (lease) => lease.token },
+    { name: "Region", phone: "hide", cell: (lease) => lease.region ?? html`<span class="mute">–</span>` },
+    { name: "Late by", class: "number", phone: "hide", cell: (lease) => (late.has(lease.shard) ? html`<span class="tone-warn">${formatDuration(late.get(lease.shard))}</span>` : "0") },
   ];
-  return html`<details class="leases" id="leases" open=${!NARROW.matches || Boolean(only)}><summary><h2>Leases</h2></summary>
+  return html`<details class="leases" id="leases" open=${Boolean(only) || data.shards.free > 0}><summary><h2>Leases</h2> <span class="mute">${data.leases.length}, one per shard</span></summary>
     <div class="tools"><${Choice} name="node" label="Holder" of=${{ ...names, none: "none" }} /><span class="mute">
       ${rows.length} of ${data.leases.length}</span><span class="gap"></span><${CopyAs} cli="bellringer cluster leases" path="cluster/leases" /></div>
-    ${rows.length ? html`<div class="tall dense"><${Table} caption="Leases by shard" columns=${columns} rows=${rows} id=${(lease) => String(lease.shard)} /></div>`
+    ${rows.length ? html`<div class="tall"><${Table} caption="Leases by shard" columns=${columns} rows=${rows} id=${(lease) => String(lease.shard)} /></div>`
       : html`<${Empty} title="No matching leases"><p><${Link} to="cluster">Show all leases<//></p><//>`}</details>`;
 }
 
 function Lag({ lag }) {
-  return html`<${Card} title="Lag" wide=${true} aside=${lag.firing ? html`<span class="tone-warn">firing ${formatDuration(lag.firing)} late</span>`
-    : html`<span class="mute">firing on time</span>`}>
-    ${lag.pools.length ? html`<div class="table" role="group" aria-label="Backlog by pool" tabindex="0"><table>
+  return html`<${Card} title="Lag" wide=${true} aside=${lag.firing ? html`<span class="tone-warn">${formatDuration(lag.firing)} late</span>`
+    : html`<span class="mute">on time</span>`}>
+    ${lag.pools.length ? html`<p class="mute">Ready runs wait for a worker, sent runs are on their way to one, unread messages have not been taken from the broker.</p>
+      <div class="table" role="group" aria-label="Backlog by pool" tabindex="0"><table>
       <caption class="unseen">Backlog by pool</caption>
       <thead><tr><th scope="col">Pool</th>${["Ready", "Sent", "Unread", "Running",
         "Oldest"].map((name) => html`<th scope="col" class="number">${name}</th>`)}</tr></thead>
@@ -183,16 +185,16 @@ function Lag({ lag }) {
 
 function Versions({ data }) {
   const { schema, version, tz, skew, connections, silent_claims: silent } = data;
-  return html`<${Card} title="Versions"><${DescriptionList} of=${[
-    version && ["Server", `${version.version}, API ${version.api}`],
+  return html`<${Card} title="This server"><${DescriptionList} of=${[
+    version && ["Version", `${version.version}, API ${version.api}`],
     ["Schema", schema.current === schema.wanted ? `${schema.current}, up to date`
       : html`<span class="tone-warn">${schema.current}, needs ${schema.wanted}</span> <${Command} text="bellringer migrate" />`],
-    ["This server's clock", `${formatDuration(Math.abs(skew))} ${skew >= 0 ? "ahead of" : "behind"} the database`],
-    ["Database connections", `${connections.open} open, ${connections.idle} idle, at most ${connections.max} of this server`],
-    ["Claims without heartbeat", silent ? html`<span class="tone-bad">${silent.toLocaleString("en")}</span>` : "none"],
+    ["Clock", `${formatDuration(Math.abs(skew))} ${skew >= 0 ? "ahead of" : "behind"} the database`],
+    ["Database connections", `${connections.open} open (${connections.idle} idle), limit ${connections.max} for this server`],
+    ["Runs claimed but not executed", silent ? html`<span class="tone-bad">${silent.toLocaleString("en")}</span>` : "none"],
     tz && ["Time zone rules", tz.version],
-    tz && ["Applied to", Object.entries(tz.applied).map(([one, shards]) => `${one}: ${shards} of ${tz.shards} shards`).join(", ")
-      || "no shards yet"],
+    tz && ["Shards on these rules", Object.entries(tz.applied).map(([one, shards]) => `${one === tz.version ? "" : `${one}: `}${shards} of ${tz.shards}`).join(", ")
+      || "none yet"],
   ]} /><//>`;
 }
 
@@ -202,11 +204,11 @@ function ZoneMoves({ tz }) {
     { name: "Rules", cell: (move) => move.version },
     { name: "Schedule", cell: (move) => move.description },
     { name: "Jobs", class: "number", cell: (move) => move.jobs.toLocaleString("en") },
-    { name: "Old next fire", cell: (move) => html`<${Time} at=${move.old_next} short=${false} />` },
-    { name: "New next fire", cell: (move) => html`<${Time} at=${move.new_next} short=${false} />` },
+    { name: "Next run before", cell: (move) => html`<${Time} at=${move.old_next} short=${false} />` },
+    { name: "Next run now", cell: (move) => html`<${Time} at=${move.new_next} short=${false} />` },
     { name: "Moved", cell: (move) => html`<${Time} at=${move.moved_at} />` },
   ];
-  return html`<h2 class="section">Fires moved by new time zone rules</h2>
-    <${Table} caption="Fires moved by new time zone rules" columns=${columns} rows=${tz.items}
+  return html`<h2 class="section">Runs moved by new time zone rules</h2>
+    <${Table} caption="Runs moved by new time zone rules" columns=${columns} rows=${tz.items}
     id=${(move) => `${move.version} ${move.description} ${move.moved_at}`} />`;
 }

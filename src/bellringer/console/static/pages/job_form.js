@@ -23,8 +23,8 @@ const KINDS = {
   manual: "None: run manually",
   several: "Several schedules",
 };
-const AFTER_COMPLETION = { keep: "keep the job until retention ends", delete: "delete the job" };
-const MISFIRE = { fire_once: "run only the latest", skip: "run none", fire_all: "catch up all, with low priority" };
+const AFTER_COMPLETION = { keep: "keep for the retention period", delete: "delete at once" };
+const MISFIRE = { fire_once: "run only the latest", skip: "run none", fire_all: "run all, with low priority" };
 const OVERLAP = {
   skip: "skip the new run",
   allow: "run concurrently",
@@ -37,13 +37,13 @@ const DELIVERY = {
   at_least_once: "at least once: retry after a crash",
   at_most_once: "at most once: never retry after a crash",
 };
-const GAP = { "": "default of the schedule", next: "fire right after the gap", skip: "skip" };
-const FOLD = { "": "default of the schedule", first: "fire the first time", second: "fire the second time", both: "fire both times" };
+const GAP = { "": "default of the schedule", next: "run right after the change", skip: "skip" };
+const FOLD = { "": "default of the schedule", first: "run the first time", second: "run the second time", both: "run both times" };
 const DIALECT = { "": "crontab: Sunday is 0", quartz: "Quartz: seconds first, Sunday is 1", aws: "AWS EventBridge: year last, Sunday is 1" };
 const DAY_MATCH = { "": "as crontab", either: "either field matches", both: "both fields match" };
 const SHIFT = { skip: "skip", next: "move to the next working day", previous: "move to the previous working day" };
 
-const CRON_HINT = "minute hour day month weekday; H is a value derived from the job's name";
+const CRON_HINT = "minute hour day month weekday; H picks a fixed value from the job's name";
 const SAMPLES = 20;
 
 export default function JobForm({ parts }) {
@@ -117,10 +117,11 @@ function Form({ job, etag, edits, reload }) {
       <aside class="beside"><${Card} title="Preview"><${SchedulePreview} draft=${draft} hear=${setPreviewed} /><//>
         ${edits && html`<${Card} title="Changes">${dirty ? html`<ul>${changed.map((name) => html`<li key=${name}>
           ${name.replaceAll("_", " ")}</li>`)}</ul>` : html`<p class="mute">No changes yet.</p>`}<//>`}
-        <${FormError} error=${error} faults=${refused.filter((one) => faults.includes(one))} reload=${error?.status === 412 ? reload : undefined} />
-        <div class="actions"><${Link} class="button" to=${job ? `jobs/${part(job.job_id)}` : "jobs"}>Cancel<//>
-          <button type="submit" class="main" disabled=${!ready || !may("editor")}>${edits ? "Review changes …" : "Create job"}</button></div>
       </aside>
+      <div class="form-bar"><${FormError} error=${error} faults=${refused.filter((one) => faults.includes(one))} reload=${error?.status === 412 ? reload : undefined} />
+        <div class="actions"><span class="mute">${edits ? (dirty ? `${changed.length} ${changed.length === 1 ? "field" : "fields"} changed` : "No changes yet") : html`Fields marked <span class="required-mark">*</span> are required.`}</span>
+          <${Link} class="button" to=${job ? `jobs/${part(job.job_id)}` : "jobs"}>Cancel<//>
+          <button type="submit" class="main" disabled=${!ready || !may("editor")}>${edits ? "Review changes…" : "Create job"}</button></div></div>
     </form>`;
 }
 
@@ -152,7 +153,7 @@ function TaskSection({ form }) {
       <${TextField} label="Name" value=${draft.name} set=${set("name")} faults=${at("/name")} hint="unique within the tenant" required />
       ${draft.what !== "workflow" && html`<${SelectField} label="Type" of=${{ task: "run a task", http: "call a URL" }} value=${draft.what} set=${set("what")} />`}
       ${draft.what === "task" && html`<${TextField} label="Task" mono=${true} list=${id} value=${draft.task} set=${set("task")} faults=${at("/task")}
-        hint="the registered name; the worker may start later" required />`}
+        hint="name the task is registered under; its worker need not run yet" required />`}
     </div>
     <datalist id=${id}>${tasks.map((one) => html`<option value=${one.name}>${one.doc.split("\n")[0]}</option>`)}</datalist>
     ${draft.what === "http"
@@ -191,12 +192,12 @@ function TimingSection({ form }) {
     <div class="fields">
       <${SelectField} label="Schedule" of=${KINDS} value=${draft.kind} set=${set("kind")} faults=${at("/schedule").filter((one) => one.pointer === "/schedule")} />
       ${draft.kind === "cron" && html`<${CronPresets} schedule=${s} set=${inner("schedule", "cron")} />`}
-      ${draft.kind === "cron" && text("cron", "Cron expression", CRON_HINT, { mono: true, placeholder: "30 2 * * *" })}
-      ${draft.kind === "rrule" && html`${text("rrule", "Rule", "RFC 5545", { mono: true, placeholder: "FREQ=MONTHLY;BYDAY=-1FR" })}
+      ${draft.kind === "cron" && text("cron", "Cron expression", CRON_HINT, { mono: true, placeholder: "e.g. 30 2 * * *" })}
+      ${draft.kind === "rrule" && html`${text("rrule", "Rule", "RFC 5545", { mono: true, placeholder: "e.g. FREQ=MONTHLY;BYDAY=-1FR" })}
         ${text("start", "Start", "local time of the first occurrence", { type: "datetime-local" })}`}
-      ${draft.kind === "every" && html`${text("every", "Every", "for example 30s, 15m or 1h30m", { placeholder: "15m" })}
+      ${draft.kind === "every" && html`${text("every", "Every", "for example 30s, 15m or 1h30m", { placeholder: "e.g. 15m" })}
         ${text("offset", "Offset", "shift from the full interval; optional")}`}
-      ${draft.kind === "delay" && text("delay", "Delay", "from the end of a run to the start of the next", { placeholder: "10m" })}
+      ${draft.kind === "delay" && text("delay", "Delay", "from the end of a run to the start of the next", { placeholder: "e.g. 10m" })}
       ${draft.kind === "at" && html`<${DateTimeField} label="At" value=${s.at} set=${inner("schedule", "at")} faults=${at("/schedule/at")} />`}
       ${timetable && text("tz", "Time zone", "for example Europe/Paris", { list: zones })}
     </div>
@@ -210,11 +211,11 @@ function TimingSection({ form }) {
       <${DateTimeField} label="Not before" value=${draft.starts_at} set=${set("starts_at")} faults=${at("/starts_at")} />
       <${DateTimeField} label="Not after" value=${draft.ends_at} set=${set("ends_at")} faults=${at("/ends_at")} />
       <${TextField} label="Jitter" value=${draft.jitter} set=${set("jitter")} faults=${at("/jitter")}
-        hint="delays runs by a fixed part of this; the part differs between jobs" placeholder="10m" />
+        hint="delays runs by a fixed part of this; the part differs between jobs" placeholder="e.g. 10m" />
       <${TextField} label="Late after" value=${draft.late_after} set=${set("late_after")} faults=${at("/late_after")}
-        hint="raise an event if a run has not started after this time" placeholder="15m" />
+        hint="report a run that has not started this long after its time" placeholder="e.g. 15m" />
       <${TextField} label="Expires in" value=${draft.expires_in} set=${set("expires_in")} faults=${at("/expires_in")}
-        hint="skip a run that has not started this long after its time" placeholder=${form.wish("expires_in", "10m")} />
+        hint="skip a run that has not started this long after its time" placeholder=${form.wish("expires_in", "e.g. 10m")} />
     </div></details><//>`;
 }
 
@@ -243,26 +244,26 @@ function FailureSection({ form }) {
   const tries = at("/retry").filter((one) => one.pointer === "/retry" || one.pointer === "/retry/attempts");
   return html`<${Card} title="Failures" wide=${true}>
     <div class="fields">
-      <${SelectField} label="Misfire" hint="if no scheduler fired it in time" of=${MISFIRE} value=${draft.misfire} set=${set("misfire")}
+      <${SelectField} label="Misfire" hint="when scheduled times were missed" of=${MISFIRE} value=${draft.misfire} set=${set("misfire")}
         faults=${at("/misfire")} />
-      <${SelectField} label="Overlap" hint="if an earlier run is unfinished" of=${OVERLAP} value=${draft.overlap} set=${set("overlap")}
+      <${SelectField} label="Overlap" hint="when an earlier run is unfinished" of=${OVERLAP} value=${draft.overlap} set=${set("overlap")}
         faults=${at("/overlap")} />
-      ${retry("attempts", "Attempts", "total number of attempts", { mode: "numeric", placeholder: form.wish("retry.attempts", "3"), faults: tries })}
+      ${retry("attempts", "Attempts", "total number of attempts", { mode: "numeric", placeholder: form.wish("retry.attempts", "default: 3"), faults: tries })}
       <${TextField} label="Timeout" value=${draft.timeout} set=${set("timeout")} faults=${at("/timeout")} hint="per attempt"
-        placeholder=${form.wish("timeout", "10m")} />
+        placeholder=${form.wish("timeout", "none; e.g. 10m")} />
     </div>
     ${draft.misfire === "fire_all" && html`<div class="fields">
-      <${TextField} label="Max. catch-up" mode="numeric" value=${draft.max_catchup} set=${set("max_catchup")} faults=${at("/max_catchup")} placeholder="100" />
-      <${TextField} label="Max. age" value=${draft.catchup_window} set=${set("catchup_window")} faults=${at("/catchup_window")} placeholder="7d" />
-      <${TextField} label="Max. per minute" mode="numeric" value=${draft.catchup_rate} set=${set("catchup_rate")} faults=${at("/catchup_rate")} /></div>`}
+      <${TextField} label="At most" mode="numeric" hint="missed occurrences that run" value=${draft.max_catchup} set=${set("max_catchup")} faults=${at("/max_catchup")} placeholder="default: 100" />
+      <${TextField} label="Not older than" value=${draft.catchup_window} set=${set("catchup_window")} faults=${at("/catchup_window")} placeholder="default: 7d" />
+      <${TextField} label="Per minute" mode="numeric" value=${draft.catchup_rate} set=${set("catchup_rate")} faults=${at("/catchup_rate")} placeholder="no limit" /></div>`}
     <details><summary>Retry delays, heartbeat, delivery</summary><div class="fields">
-      ${retry("base", "First delay", "doubles with each attempt", { placeholder: form.wish("retry.base", "5s") })}
-      ${retry("cap", "Max. delay", "", { placeholder: form.wish("retry.cap", "15m") })}
-      ${retry("delays", "Or fixed delays", "comma-separated: 1s, 1m, 1h", { placeholder: form.wish("retry.delays") })}
-      ${retry("jitter", "Jitter of delays", "0 to 1: random part of each delay", { placeholder: form.wish("retry.jitter") })}
+      ${retry("base", "First retry delay", "doubles with each attempt", { placeholder: form.wish("retry.base", "default: 5s") })}
+      ${retry("cap", "Longest retry delay", "", { placeholder: form.wish("retry.cap", "default: 15m") })}
+      ${retry("delays", "Or fixed retry delays", "comma-separated: 1s, 1m, 1h", { placeholder: form.wish("retry.delays") })}
+      ${retry("jitter", "Retry jitter", "0 to 1: random part of each delay", { placeholder: form.wish("retry.jitter") })}
       ${retry("never_on", "Never retry on", "exception names, comma-separated")}
       ${retry("only_on", "Only retry on", "exception names, comma-separated")}
-      ${retry("max_elapsed", "Retry for at most", "from the start of the first attempt", { placeholder: "2h" })}
+      ${retry("max_elapsed", "Retry for at most", "from the start of the first attempt", { placeholder: "e.g. 2h" })}
       <${TextField} label="Pause after failures" mode="numeric" value=${draft.pause_after_failures} set=${set("pause_after_failures")}
         faults=${at("/pause_after_failures")} hint="dead runs in a row after which the job is paused" />
       <${Checkbox} label="Keep the result for the next run" value=${draft.keep_result} set=${set("keep_result")} />
@@ -281,25 +282,25 @@ function PoolSection({ form }) {
   return html`<${Card} title="Pool and concurrency" wide=${true}><div class="fields">
     <${SelectField} label="Pool" of=${{ "": "automatic, by duration", ...known }} value=${draft.pool} set=${set("pool")} faults=${at("/pool")} />
     <${TextField} label="Expected duration" value=${draft.expected_duration} set=${set("expected_duration")} faults=${at("/expected_duration")}
-      placeholder=${form.wish("expected_duration", "30s")} hint="more than a minute selects the pool long" />
-    <${TextField} label="Priority" mode="numeric" value=${draft.priority} set=${set("priority")} faults=${at("/priority")} hint="higher runs first"
-      placeholder=${form.wish("priority", "5")} />
-    <${TextField} label="Max. concurrent runs" mode="numeric" value=${draft.max_concurrency} set=${set("max_concurrency")} faults=${at("/max_concurrency")} />
+      placeholder=${form.wish("expected_duration", "e.g. 30s")} hint="over a minute: uses the pool “long”" />
+    <${TextField} label="Priority" mode="numeric" value=${draft.priority} set=${set("priority")} faults=${at("/priority")} hint="0 to 9; higher numbers run first"
+      placeholder=${form.wish("priority", "default: 5")} />
+    <${TextField} label="Max. concurrent runs" mode="numeric" value=${draft.max_concurrency} set=${set("max_concurrency")} faults=${at("/max_concurrency")} placeholder="no limit" />
     <${TextField} label="Concurrency key" value=${draft.concurrency_key} set=${set("concurrency_key")} faults=${at("/concurrency_key")}
-      hint="jobs with the same key share a limit" />
+      hint="jobs with the same key share a limit" placeholder="e.g. warehouse" />
     ${draft.concurrency_key && html`<${TextField} label="Limit of the key" mode="numeric" value=${draft.concurrency_limit} set=${set("concurrency_limit")}
-      faults=${at("/concurrency_limit")} placeholder="1" />`}
+      faults=${at("/concurrency_limit")} placeholder="default: 1" />`}
   </div><//>`;
 }
 
 function LabelSection({ form }) {
   const { draft, set, at } = form;
   return html`<${Card} title="Labels and state" wide=${true}><div class="fields">
-    <${TextField} label="Tags" value=${draft.tags} set=${set("tags")} faults=${at("/tags")} hint="comma-separated" />
-    <${TextField} label="Region" value=${draft.region} set=${set("region")} faults=${at("/region")} hint="region whose schedulers fire it; optional" />
-    <${SelectField} label="After completion" hint="when no occurrence is left and all runs have ended" of=${AFTER_COMPLETION}
+    <${TextField} label="Tags" value=${draft.tags} set=${set("tags")} faults=${at("/tags")} hint="comma-separated" placeholder="e.g. billing, nightly" />
+    <${TextField} label="Region" value=${draft.region} set=${set("region")} faults=${at("/region")} hint="optional: region whose schedulers run this job" />
+    <${SelectField} label="After completion" hint="when its last scheduled run has ended" of=${AFTER_COMPLETION}
       value=${draft.after_completion} set=${set("after_completion")} faults=${at("/after_completion")} />
-    <${Checkbox} label="Enabled" value=${draft.enabled} set=${set("enabled")} hint="a disabled job never fires" />
+    <${Checkbox} label="Enabled" value=${draft.enabled} set=${set("enabled")} hint="a disabled job never runs on its schedule" />
   </div><//>`;
 }
 
@@ -309,12 +310,12 @@ function SchedulePreview({ draft, hear }) {
   useEffect(() => {
     if (draft.kind === "manual" || draft.kind === "several") hear([]);
   }, [draft.kind]);
-  if (draft.kind === "manual") return html`<p>No schedule: the job runs only when it is triggered.</p>`;
+  if (draft.kind === "manual") return html`<p>No schedule: the job runs only when it is started manually or through the API.</p>`;
   if (draft.kind === "several") return draft.several.map?.((one) => html`<${Preview} key=${write(one)} schedule=${one} job=${draft.name.trim()} />`) ?? null;
   return html`<${Preview} schedule=${scheduleOf(draft)} job=${draft.name.trim() || undefined} onFaults=${hear} />`;
 }
 
-/** Shows a dry run of the change before saving it: changed fields, and added and removed fires. */
+/** Shows a dry run of the change before saving it: changed fields, and added and removed scheduled times. */
 function review({ job, etag, patch, fail, reload }) {
   openDialog(`Save changes of ${job.name}?`, function Review({ close }) {
     const path = `jobs/${part(job.job_id)}`;
@@ -343,7 +344,7 @@ function review({ job, etag, patch, fail, reload }) {
       close();
       reload();
     };
-    return html`${!found.data && !found.error && html`<p class="loading" aria-busy="true">Loading the preview …</p>`}
+    return html`${!found.data && !found.error && html`<p class="loading" aria-busy="true">Loading the preview…</p>`}
       <${ErrorMessage} error=${problem} />
       ${problem?.status === 412 && html`<p>Someone else has changed the job. Reloading discards your input.</p>`}
       ${found.data && html`<${DryRun} of=${found.data.data} />`}
@@ -356,13 +357,13 @@ function review({ job, etag, patch, fail, reload }) {
 function DryRun({ of }) {
   const { fires } = of;
   const same = !fires.removed.length && !fires.added.length;
-  const some = (list, count, sign, word) => list.length > 0 && html`<details><summary>${count.toLocaleString("en")} fires ${word}</summary>
+  const some = (list, count, sign, word) => list.length > 0 && html`<details><summary>${count.toLocaleString("en")} scheduled runs ${word}</summary>
     <ul class="samples">${list.slice(0, SAMPLES).map((at) => html`<li key=${at}>${sign} <${Time} at=${at} short=${false} />
       </li>`)}${count > SAMPLES && html`<li class="mute">and ${(count - SAMPLES).toLocaleString("en")} more</li>`}</ul></details>`;
   return html`<${Changes} of=${of.changes} />
     <p class="verdict ${same ? "tone-calm" : "tone-warn"}">${same
-      ? html`The fires do not change: ${fires.before.toLocaleString("en")} until <${Time} at=${fires.to} short=${false} />.`
-      : html`The fires change: ${fires.before.toLocaleString("en")} → ${fires.after.toLocaleString("en")} until <${Time} at=${fires.to}
+      ? html`The scheduled times do not change: ${fires.before.toLocaleString("en")} runs until <${Time} at=${fires.to} short=${false} />.`
+      : html`The scheduled times change: ${fires.before.toLocaleString("en")} → ${fires.after.toLocaleString("en")} runs until <${Time} at=${fires.to}
         short=${false} />.`}
       ${of.next_before !== of.next_after && html` Next: <${Time} at=${of.next_before} short=${false} /> → <${Time} at=${of.next_after}
         short=${false} />.`}</p>

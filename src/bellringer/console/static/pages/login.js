@@ -33,14 +33,14 @@ export function Login() {
   return html`<main class="login"><p class="brand"><img src="static/icon.svg" alt="" width="28" height="28" /> Bellringer</p>
     <form class="card" onSubmit=${enter} novalidate>
       <h1>Log in</h1>
-      <${Field} label="API key or token" hint="It is kept for this tab only." faults=${faults} announce=${true}>${(named) => html`<input ref=${field} ...${named} type="password" autocomplete="off"
+      <p class="mute">to the server <strong>${location.host}</strong></p>
+      <${Field} label="API key or token" hint="Kept for this tab only: closing the tab logs you out." faults=${faults} announce=${true}>${(named) => html`<input ref=${field} ...${named} type="password" autocomplete="off" placeholder="br_…"
         value=${text} onInput=${(event) => setText(event.target.value)} autofocus required />`}<//>
-      <div class="actions"><button type="submit" class="main" disabled=${busy}>${busy ? "Logging in …" : "Log in"}</button></div>
+      <div class="actions"><button type="submit" class="main" disabled=${busy}>${busy ? "Logging in…" : "Log in"}</button></div>
     </form>
-    <details class="card"><summary>I do not have a key</summary>
-      <${Snippet} title="Ask an administrator" text=${NEXT_KEY}><p>Anyone with the role admin can create a key for you, here in the settings or with this command:</p><//>
-      <${Snippet} title="Create the first key" text=${FIRST_KEY}><p>Run this where the server's database can be reached. The command connects to the database
-        itself, so it needs no key:</p><//>
+    <details class="card"><summary>I don’t have a key</summary>
+      <${Snippet} title="Ask an administrator" text=${NEXT_KEY}><p>An administrator can create a key for you in the console (Settings, API keys) or with this command:</p><//>
+      <${Snippet} title="Create the first key" text=${FIRST_KEY}><p>For a new server. The command connects to its database, so it needs no key. Run it on a machine that can reach the database:</p><//>
       <p class="mute">If the server was started with <code>BELLRINGER_ROOT_KEY</code>, you can log in with that key and create others.</p>
     </details></main>`;
 }

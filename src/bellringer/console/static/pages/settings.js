@@ -85,15 +85,15 @@ function EffectiveSettings() {
         ${changed.length > 0 && html`<h2 class="section">Set explicitly <span class="mute">${changed.length} of ${items.length}</span></h2>
           <${Table} caption="Effective configuration" kind="settings" columns=${COLUMNS} rows=${changed} id=${(setting) => setting.name} />`}
         ${ordered.length > 0 && html`<h2 class="section">At their defaults</h2>`}
-        ${ordered.map((group) => html`<details key=${group} class="card setting-group" open=${Boolean(text || source)}><summary>${group} <span class="mute">${groups.get(group).length} ${groups.get(group).length === 1 ? "setting" : "settings"}</span></summary>
-          <${Table} caption=${`Defaults: ${group}`} kind="settings" columns=${COLUMNS.slice(0, 2)} rows=${groups.get(group)} id=${(setting) => setting.name} /></details>`)}`;
+        <div class="setting-groups">${ordered.map((group) => html`<details key=${group} class="card setting-group" open=${Boolean(text || source)}><summary>${group} <span class="mute">${groups.get(group).length} ${groups.get(group).length === 1 ? "setting" : "settings"}</span></summary>
+          <${Table} caption=${`Defaults: ${group}`} kind="settings" columns=${COLUMNS.slice(0, 2)} rows=${groups.get(group)} id=${(setting) => setting.name} /></details>`)}</div>`;
     }}<//>`;
 }
 
 /** The process whose settings are shown: behind a load balancer, the next request may reach another one. */
 function Process({ of }) {
   return html`<p class="lead">This server: <code>${of.host}</code>, process <code>${of.pid}</code>, runs ${of.roles.map((one) => ROLES[one] ?? one).join(", ")}.
-    <span class="mute">Other processes may use different settings.</span></p>`;
+    ${" "}<span class="mute">Other processes may use different settings.</span></p>`;
 }
 
 // This browser

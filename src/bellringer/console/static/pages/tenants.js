@@ -1,6 +1,7 @@
 // Tenants with usage and quotas, for administrators of the installation. Other callers see their own tenant.
 import { html, useState } from "../lib/html.js";
 import { request, caller, get, may, part, post } from "../lib/api.js";
+import { Icon } from "../lib/icons.js";
 import { useData } from "../lib/page_data.js";
 import { fetchPages } from "../lib/pages.js";
 import { setQuery, query } from "../lib/router.js";
@@ -22,7 +23,7 @@ const PAGE = 25;
 const USAGE_INTERVAL_MS = 10_000; // milliseconds between two loads of the usage
 const QUOTAS = {
   jobs: ["Jobs", "jobs that are neither deleted nor done"],
-  fires_per_minute: ["Fires per minute", "how often all schedules together may fire, on average; tasks that are sent directly do not count"],
+  fires_per_minute: ["Scheduled runs per minute", "runs that all schedules together start, on average; tasks that are sent directly do not count"],
   in_flight: ["Concurrent runs", "runs that execute at the same time; further runs wait"],
   payload_bytes: ["Argument size", "bytes of arguments per job or run"],
   api_per_minute: ["Requests per minute", "per server process"],
@@ -69,9 +70,9 @@ function AllTenants() {
     used.reload();
   };
   return html`<header class="head"><h1>Tenants</h1><span class="gap"></span><button type="button" class="main"
-    onClick=${() => askTenant(null, reload)}>New tenant …</button><${CopyAs} cli="bellringer tenants list" path="tenants" /></header>
+    onClick=${() => askTenant(null, reload)}>New tenant…</button><${CopyAs} cli="bellringer tenants list" path="tenants" /></header>
     <${Loading} of=${found}>${(data) => html`<p class="lead">${summary(data)}</p>
-      <${Table} caption="Tenants" kind="tenants" columns=${COLUMNS(used.data ?? {}, reload)} rows=${data.items} id=${(one) => one.name}
+      <${Table} caption="Tenants" kind="tenants" columns=${COLUMNS(data.items, used.data ?? {}, reload)} rows=${data.items} id=${(one) => one.name}
         open=${(one) => setQuery({ tenant: one.name })} />
       <${MoreButton} cursor=${data.next_cursor} busy=${found.busy} onMore=${() => setWanted(wanted + PAGE)} />
       ${data.items.length === 1 && html`<${OnlyOneTenant} />`}<${OneTenant} of=${data.items.find((one) => one.name === query.value.get("tenant"))} />`}<//>`;
@@ -90,36 +91,39 @@ function summary({ items, next_cursor: more }) {
   return `${items.length}${more ? " or more" : ""} tenant${items.length === 1 ? "" : "s"}, ${suspended ? `${suspended} suspended` : "none suspended"}.`;
 }
 
-const objectiveText = ({ target, within }) => [target && `${+(target * 100).toFixed(3)} %`, within && `within ${within}s`].filter(Boolean).join(" ");
+const objectiveText = ({ target, within }) => [target && `${+(target * 100).toFixed(3)}%`, within && `within ${within}s`].filter(Boolean).join(" ");
 
 const waiting = (load) => figure(load ? load.ready + load.retrying + load.held : 0);
 
-const COLUMNS = (used, reload) => [
-  { name: "State", class: "tight", cell: (one) => html`<span><${State} of=${one.suspended_at ? "suspended" : "active"}
-    title=${one.suspended_at ? `since ${formatTime(one.suspended_at)}` : undefined} />${one.suspended_at && html`<span class="mute since"><${Time} at=${one.suspended_at} /></span>`}</span>` },
-  { name: "Name", cell: (one) => html`<span><${Link} to="tenants" terms=${{ tenant: one.name }} class="name">${one.name}<//>${one.name === caller.value.tenant && html` <span class="mute since">(current)</span>`}</span>` },
-  ...Object.entries(SHORT_NAMES).map(([quota, name]) => ({ name, title: QUOTAS[quota][1], class: "tight", cell: (one) => html`<${Quota}
+const isOpen = (one) => query.value.get("tenant") === one.name;
+const hasLimit = (items, quota) => items.some((one) => one.quotas[quota] !== undefined && one.quotas[quota] !== null);
+
+const COLUMNS = (items, used, reload) => [
+  { name: "Tenant", class: "tenant-cell", phone: "title", cell: (one) => html`<span class="nobreak"><${Link} to="tenants" terms=${{ tenant: one.name }} class="name" aria-current=${isOpen(one) ? "true" : undefined}>${one.name}<//>${one.name === caller.value.tenant && html` <span class="mute">(current)</span>`}</span>` },
+  { name: "State", class: "tight", phone: "side", cell: (one) => html`<span><${State} of=${one.suspended_at ? "suspended" : "active"}
+    title=${one.suspended_at ? `since ${formatTime(one.suspended_at)}` : undefined} />${one.suspended_at && html` <span class="mute since"><${Time} at=${one.suspended_at} /></span>`}</span>` },
+  ...Object.entries(SHORT_NAMES).filter(([quota]) => quota !== "api_per_minute" || hasLimit(items, quota)).map(([quota, name]) => ({ name, title: QUOTAS[quota][1], class: "number", phone: "line", short: PHONE_WORDS[quota], cell: (one) => html`<${Quota}
     of=${used[one.name]?.[quota]} name=${one.name} />` })),
-  { name: "Waiting", class: "number", title: "runs that wait for a worker, for a retry, or for the end of a pause of their task", cell: (one) => waiting(used[one.name]?.load) },
-  { name: "Retries", class: "number", title: "attempts in the last hour that were not the first of their run", cell: (one) => figure(used[one.name]?.load.retried ?? 0) },
-  { name: "Weight", class: "number", title: "share of the workers when several tenants wait: 2 gets twice as much as 1", cell: (one) => figure(one.weight) },
-  { name: "Objective", title: "share of runs that start in time", cell: (one) => objectiveText(one.objective) || html`<span class="mute" title="the default of the installation">default</span>` },
-  { name: html`<span class="unseen">Actions</span>`, class: "tight acts", cell: (one) => html`<span class="row-actions">
-      <button type="button" class="quiet" aria-label=${`Keys of ${one.name}`} aria-expanded=${query.value.get("tenant") === one.name} onClick=${() => setQuery({ tenant: one.name })}>Keys</button>
-      <button type="button" class="quiet" aria-label=${`${one.suspended_at ? "Unsuspend" : "Suspend"} ${one.name} …`} onClick=${() => suspend(one, reload)}>${one.suspended_at ? "Unsuspend …" : "Suspend …"}</button>
+  { name: "Waiting", class: "number", phone: "line", short: "waiting", title: "runs that wait for a worker, for a retry, or for the end of a pause of their task", cell: (one) => waiting(used[one.name]?.load) },
+  { name: "Retries, 1 h", class: "number later", phone: "hide", title: "attempts in the last hour that were not the first of their run", cell: (one) => figure(used[one.name]?.load.retried ?? 0) },
+  { name: "Share", class: "number later", phone: "hide", title: "share of the workers when several tenants wait: 2 gets twice as much as 1", cell: (one) => figure(one.weight) },
+  { name: "On-time target", class: "number later", phone: "hide", title: "share of runs that are to start in time", cell: (one) => objectiveText(one.objective) || html`<span class="mute" title="the default of the installation">default</span>` },
+  { name: html`<span class="unseen">Actions</span>`, class: "tight acts", phone: "acts", cell: (one) => html`<span class="row-actions">
+      <button type="button" class="quiet keys-button" aria-label=${`Keys of ${one.name}`} aria-expanded=${isOpen(one)} onClick=${() => setQuery({ tenant: isOpen(one) ? "" : one.name })}>Keys</button>
       <${Menu} label=${`More actions: ${one.name}`} items=${[
         one.name !== caller.value.tenant && { icon: "tenants", text: `Switch to ${one.name}`, act: () => switchTenant(one.name) },
-        { icon: "edit", text: "Edit …", act: () => askTenant(one, reload) },
-      ]} /></span>` },
+        { icon: "edit", text: "Edit…", act: () => askTenant(one, reload) },
+        "-",
+        { icon: one.suspended_at ? "resume" : "pause", text: one.suspended_at ? "Unsuspend…" : "Suspend…", tone: one.suspended_at ? undefined : "bad", act: () => suspend(one, reload) },
+      ].filter((item, n, all) => item !== "-" || all.slice(0, n).some(Boolean))} /></span>` },
 ];
-
 
 function suspend(one, reload) {
   const stop = !one.suspended_at;
   confirm({
     title: stop ? `Suspend ${one.name}?` : `Unsuspend ${one.name}?`,
     verb: stop ? `Suspend ${one.name}` : `Unsuspend ${one.name}`,
-    note: stop ? "Its schedules stop firing, and its users and programs can only read." : "Its schedules fire again, and its users and programs can make changes again.",
+    note: stop ? "Its schedules start no more runs, and its users and programs can only read." : "Its schedules start runs again, and its users and programs can make changes again.",
     act: () => request("PATCH", pathOf(one), { body: { suspended: stop } }).then(reload),
     done: `${stop ? "Suspended" : "Unsuspended"} ${one.name}`,
   });
@@ -127,8 +131,8 @@ function suspend(one, reload) {
 
 function OneTenant({ of }) {
   if (!of) return null;
-  const aside = html`<button type="button" class="quiet" onClick=${() => setQuery({ tenant: "" })}>Close</button>`;
-  return html`<${Card} title=${`Keys of ${of.name}`} wide=${true} aside=${aside}><${Keys} key=${of.name} tenant=${of.name} /><//>`;
+  const aside = html`<button type="button" class="quiet" onClick=${() => setQuery({ tenant: "" })}><${Icon} name="close" /> Close</button>`;
+  return html`<${Card} title=${`API keys for ${of.name}`} wide=${true} aside=${aside}><${Keys} key=${of.name} tenant=${of.name} /><//>`;
 }
 
 /** Invalid numbers are sent as text; the server reports the error at the field. */
@@ -154,11 +158,11 @@ function askTenant(one, reload) {
       ${!one && html`<${TextField} label="Name" hint="up to 63 letters, digits, dots, hyphens, underscores and spaces" value=${asked.name}
         set=${change("name")} faults=${faultsAt(faults, "/name")} required />`}
       <div class="fields">
-        <${TextField} label="Weight" hint="share of the workers when several tenants wait: 2 gets twice as much as 1" mode="decimal" value=${asked.weight} set=${change("weight")}
+        <${TextField} label="Share" hint="share of the workers when several tenants wait: 2 gets twice as much as 1" mode="decimal" value=${asked.weight} set=${change("weight")}
           faults=${faultsAt(faults, "/weight")} />
         ${Object.entries(QUOTAS).map(([name, [label, hint]]) => html`<${TextField} key=${name} label=${label} hint=${`${hint}; empty: no limit`}
           mode="decimal" value=${asked[name]} set=${change(name)} faults=${faultsAt(faults, `/quotas/${name}`)} />`)}
-        <${TextField} label="Objective" hint="share of runs that start in time, for example 0.999; empty: the default" mode="decimal" value=${asked.target}
+        <${TextField} label="On-time target" hint="share of runs that are to start in time, for example 0.999; empty: the default" mode="decimal" value=${asked.target}
           set=${change("target")} faults=${faultsAt(faults, "/objective/target")} />
         <${TextField} label="Start within" hint="seconds after the scheduled time that still count as in time" mode="decimal" value=${asked.within} set=${change("within")}
           faults=${faultsAt(faults, "/objective/within")} />

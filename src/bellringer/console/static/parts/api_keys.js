@@ -45,7 +45,7 @@ export function Keys({ everywhere = false, tenant, main = false }) {
       <span class="gap"></span><button type="button" class=${main ? "main" : ""} onClick=${() => askCreate(kind, label, found.reload)}>New key…</button><${CopyAs} cli=${`bellringer keys list${kind.cli}`} path=${kind.path} />
     </div>
     <${Loading} of=${found}>${() => (shown.length ? html`<${Table} caption=${label} columns=${COLUMNS(kind, found.reload)} rows=${shown} id=${(key) => key.key_id} />`
-      : html`<${Empty} title=${keys.length ? "No active keys" : "No keys yet"}><p>Programs send a key in the header <code>Authorization: Bearer …</code>.</p><p><${Command}
+      : html`<${Empty} title=${keys.length ? "No active keys" : "No keys yet"}><p>Programs send a key in the header <code>Authorization: Bearer KEY</code>.</p><p><${Command}
         text=${`bellringer keys create deploy --role operator${kind.cli}`} /></p><//>`)}<//>`;
 }
 

@@ -45,13 +45,13 @@ function LongTransactions({ of }) {
 export function DatabaseHealth({ health }) {
   const { connections, disk_bytes: disk, disk_free_bytes: free, wal_bytes: wal, missing_partitions: missing, round_trip_seconds: trip } = health;
   const tone = (isBad, bad = "warn") => (isBad ? `tone-${bad}` : "");
-  return html`<${Card} title="Database" aside=${html`<span class="mute">PostgreSQL ${health.version}</span>`}><${DescriptionList} of=${[
+  return html`<${Card} title="Database" aside=${html`<span class="card-tools"><span class="mute">PostgreSQL ${health.version}</span><${CopyAs} cli="bellringer cluster database" path="cluster/database" /></span>`}><${DescriptionList} of=${[
     ["Connections", html`<${Gauge} value=${connections.used} most=${connections.max} label="connections of the database server" waits=${manyConnections(health)} />`],
     ["Round trip", html`<span class=${tone(trip > SLOW_ROUND_TRIP_SECONDS)}>${trip < 0.0001 ? "<0.1ms" : trip < 0.01 ? `${(trip * 1000).toFixed(1)}ms` : formatDuration(trip)}</span>`],
     ["Database", formatBytes(health.database_bytes)],
     ["WAL", wal === null ? html`<span class="mute" title="The role of this server lacks pg_monitor.">not visible to this server</span>` : formatBytes(wal)],
     ["Disk", disk === null ? html`<span class="mute">on another machine</span>` : html`<span class=${tone(fullDisk(health), "bad")}>${formatBytes(free)} of ${formatBytes(disk)} free</span>`],
     ["Partitions", missing ? html`<span class="tone-bad">${missing} missing for today and tomorrow</span>` : "complete for today and tomorrow"],
-    ["Transactions over 1 min", html`<${LongTransactions} of=${health} />`],
-  ]} /><p><${CopyAs} cli="bellringer cluster database" path="cluster/database" /></p><//>`;
+    ["Transactions longer than 1 min", html`<${LongTransactions} of=${health} />`],
+  ]} /><//>`;
 }

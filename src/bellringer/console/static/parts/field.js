@@ -53,11 +53,11 @@ export function faultText(one, known = "") {
  * `children(named)` renders the control with the attributes in `named`, which link it to its label, hint and errors. `announce`: screen readers
  * read errors at once, for a field that keeps the focus.
  */
-export function Field({ label, hint, faults = [], wide = false, announce = false, children }) {
+export function Field({ label, hint, faults = [], wide = false, announce = false, required = false, children }) {
   const id = useId();
   const notes = [hint && `${id}-hint`, faults.length > 0 && `${id}-fault`].filter(Boolean).join(" ");
   const named = { id, "aria-describedby": notes || undefined, "aria-invalid": faults.length > 0 ? "true" : undefined };
-  return html`<div class="field ${wide ? "wide" : ""}"><label for=${id}>${label}</label>
+  return html`<div class="field ${wide ? "wide" : ""}"><label for=${id} class=${required ? "required" : ""}>${label}</label>
     ${children(named)}
     ${hint && html`<small id=${`${id}-hint`}>${hint}</small>`}
     ${faults.length > 0 && html`<small class="fault tone-bad" id=${`${id}-fault`} role=${announce ? "alert" : undefined}><span aria-hidden="true">⚠</span> ${[...new Set(faults.map((one) => faultText(one, hint)))].join(" · ")}</small>`}
@@ -65,7 +65,7 @@ export function Field({ label, hint, faults = [], wide = false, announce = false
 }
 
 export function TextField({ value, set, list, type = "text", mono = false, placeholder, required, mode, ...more }) {
-  return html`<${Field} ...${more}>${(named) => html`<input ...${named} type=${type} class=${mono ? "mono" : ""} value=${value ?? ""} list=${list}
+  return html`<${Field} ...${more} required=${required}>${(named) => html`<input ...${named} type=${type} class=${mono ? "mono" : ""} value=${value ?? ""} list=${list}
     placeholder=${placeholder}
     required=${required} inputmode=${mode} autocomplete="off" spellcheck=${false} onInput=${(event) => set(event.target.value)} />`}<//>`;
 }

@@ -113,8 +113,8 @@ export function Preview({ schedule, job, onFaults }) {
     setHeard(error);
   }, [error]);
   return html`<div class="preview" aria-live="polite" aria-busy=${busy}>
-    ${!schedule && html`<p class="mute">Enter a schedule to see its next ten fires.</p>`}
-    ${error && (error.errors?.length && onFaults ? html`<p class="mute">Correct the schedule to see its next fires.</p>
+    ${!schedule && html`<p class="mute">Enter a schedule to see the next ten run times.</p>`}
+    ${error && (error.errors?.length && onFaults ? html`<p class="mute">Correct the schedule to see its next run times.</p>
       ${heard === error && unplaced(error.errors).map((one) => html`<p class="tone-bad"><${Icon} name="warning" /> ${faultText(one)}</p>`)}`
       : html`<${ErrorMessage} error=${error} />`)}
     ${response && html`<${Meaning} of=${response} /><${Fires} fires=${response.fires} zone=${response.schedule.tz} brief=${true} />

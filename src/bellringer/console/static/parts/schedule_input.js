@@ -12,19 +12,19 @@ const DAYS = { 1: "Monday", 2: "Tuesday", 3: "Wednesday", 4: "Thursday", 5: "Fri
 const PRESETS = {
   minutes: { label: "every 5 minutes", of: [], write: () => "*/5 * * * *", reads: /^\*\/5 \* \* \* \*$/ },
   quarters: { label: "every 15 minutes", of: [], write: () => "*/15 * * * *", reads: /^\*\/15 \* \* \* \*$/ },
-  hourly: { label: "every hour, at minute …", of: ["minute"], write: ({ minute }) => `${minute} * * * *`, reads: /^(\d+) \* \* \* \*$/ },
-  daily: { label: "every day at …", of: ["minute", "hour"], write: ({ minute, hour }) => `${minute} ${hour} * * *`, reads: /^(\d+) (\d+) \* \* \*$/ },
-  weekdays: { label: "Monday to Friday at …", of: ["minute", "hour"], write: ({ minute, hour }) => `${minute} ${hour} * * 1-5`, reads: /^(\d+) (\d+) \* \* 1-5$/ },
+  hourly: { label: "every hour, at minute…", of: ["minute"], write: ({ minute }) => `${minute} * * * *`, reads: /^(\d+) \* \* \* \*$/ },
+  daily: { label: "every day at…", of: ["minute", "hour"], write: ({ minute, hour }) => `${minute} ${hour} * * *`, reads: /^(\d+) (\d+) \* \* \*$/ },
+  weekdays: { label: "Monday to Friday at…", of: ["minute", "hour"], write: ({ minute, hour }) => `${minute} ${hour} * * 1-5`, reads: /^(\d+) (\d+) \* \* 1-5$/ },
   weekly: {
-    label: "every week on …", of: ["minute", "hour", "weekday"],
+    label: "every week on…", of: ["minute", "hour", "weekday"],
     write: ({ minute, hour, weekday }) => `${minute} ${hour} * * ${weekday}`, reads: /^(\d+) (\d+) \* \* ([0-6])$/,
   },
   monthly: {
-    label: "every month on day …", of: ["minute", "hour", "day"],
+    label: "every month on day…", of: ["minute", "hour", "day"],
     write: ({ minute, hour, day }) => `${minute} ${hour} ${day} * *`, reads: /^(\d+) (\d+) (\d+) \* \*$/,
   },
-  month_end: { label: "last day of the month at …", of: ["minute", "hour"], write: ({ minute, hour }) => `${minute} ${hour} L * *`, reads: /^(\d+) (\d+) L \* \*$/ },
-  quarterly: { label: "first day of each quarter at …", of: ["minute", "hour"], write: ({ minute, hour }) => `${minute} ${hour} 1 1,4,7,10 *`, reads: /^(\d+) (\d+) 1 1,4,7,10 \*$/ },
+  month_end: { label: "last day of the month at…", of: ["minute", "hour"], write: ({ minute, hour }) => `${minute} ${hour} L * *`, reads: /^(\d+) (\d+) L \* \*$/ },
+  quarterly: { label: "first day of each quarter at…", of: ["minute", "hour"], write: ({ minute, hour }) => `${minute} ${hour} 1 1,4,7,10 *`, reads: /^(\d+) (\d+) 1 1,4,7,10 \*$/ },
 };
 const USUAL = { minute: "0", hour: "9", weekday: "1", day: "1" };
 
@@ -58,7 +58,7 @@ export function CronPresets({ schedule, set }) {
     if (event.target.value !== "" && Number.isInteger(number) && number >= least && number <= most) change({ [one]: String(number) });
   };
   return html`<${Field} label="Common schedules">${(named) => html`<select ...${named} value=${name} onChange=${(event) => choose(event.target.value)}>
-      <option value="" selected=${name === ""}>${schedule.cron.trim() ? "custom expression" : "choose …"}</option>
+      <option value="" selected=${name === ""}>${schedule.cron.trim() ? "custom expression" : "choose…"}</option>
       ${Object.entries(PRESETS).map(([one, { label }]) => html`<option key=${one} value=${one} selected=${one === name}>${label}</option>`)}
     </select>`}<//>
     ${asks("weekday") && html`<${Field} label="Weekday">${(named) => html`<select ...${named} value=${all.weekday} onChange=${(event) => change({ weekday: event.target.value })}>
@@ -114,12 +114,12 @@ export function ScheduleInEnglish({ zone, use }) {
   }
   const faults = !error ? [] : isWrongZone ? [{ detail: "the time zone below is not valid" }] : error.errors?.length ? error.errors : [{ detail: error.message }];
   return html`<div class="in-english" aria-busy=${busy}>
-    <${Field} label="Describe it in English" wide=${true} faults=${faults} hint=${used && text.trim() === used ? "taken over into the fields below" : undefined}>
-      ${(named) => html`<input ref=${field} ...${named} type="text" value=${text} placeholder="every weekday at 9:00 in Berlin" autocomplete="off" spellcheck=${false}
+    <${Field} label="Describe it in English" wide=${true} faults=${faults} hint=${used && text.trim() === used ? "The fields below now have this schedule." : undefined}>
+      ${(named) => html`<input ref=${field} ...${named} type="text" value=${text} placeholder="e.g. every weekday at 9:00 in Berlin" autocomplete="off" spellcheck=${false}
         aria-controls=${id} onInput=${(event) => (setUsed(""), setText(event.target.value))} onKeyDown=${pressed} />`}<//>
     <div id=${id} aria-live="polite">${response && html`<div class="understood">
       <${Meaning} of=${response} />
-      <${Fires} fires=${response.fires} zone=${response.schedule.tz} brief=${true} caption="Next fires of the description" />
+      <${Fires} fires=${response.fires} zone=${response.schedule.tz} brief=${true} caption="Next run times of the description" />
       <div class="actions"><button type="button" class="main" onClick=${take}>Use this schedule</button></div></div>`}</div>
   </div>`;
 }

@@ -14,10 +14,6 @@ const TOGETHER_MS = 3000; // moves of the same kind within this time are one lin
 const SHOWN = 12; // lines of the list
 const FREE = "free"; // in place of a node id
 const NEW = "new"; // the same before the first grant of a shard, when the installation did not exist yet
-const CAUSES = {
-  acquired: "was free", expired: "lease expired", replaced: "granted to another node by the lease service", released: "released",
-};
-
 const ms = (instant) => Date.parse(instant);
 const percent = (share) => `${share * 100}%`;
 
@@ -68,12 +64,11 @@ export function ShardMoves({ moves, leases, places, hours }) {
   for (const lease of leases) if (lease.holder) name.set(lease.holder, lease.node);
   const groups = groupMoves(moves.items);
   const aside = html`<${Segments} name="hours" label="Period" of=${HOURS} usual=${USUAL_HOURS} />`;
-  return html`<${Card} title="Moves of shards" aside=${aside} wide=${true}>
+  return html`<${Card} title="Shard moves" aside=${html`<span class="card-tools">${aside}<${CopyAs} cli=${`bellringer cluster moves --hours ${hours}`} path=${`cluster/moves?hours=${hours}`} /></span>`} wide=${true}>
     <${TimeLine} moves=${moves} leases=${leases} places=${places} name=${name} groups=${groups} />
     ${groups.length === 0 ? html`<p class="mute">No shard changed hands in the last ${hours === "1" ? "hour" : `${hours} hours`}.</p>`
       : html`<ul class="moves">${groups.slice(0, SHOWN).map((group) => html`<${Move} key=${`${group.move.at} ${group.move.shard}`} of=${group} places=${places} name=${name} />`)}</ul>
-        ${groups.length > SHOWN && html`<p class="mute">and ${(groups.length - SHOWN).toLocaleString("en")} earlier ${groups.length - SHOWN === 1 ? "change" : "changes"}</p>`}`}
-    <p><${CopyAs} cli=${`bellringer cluster moves --hours ${hours}`} path=${`cluster/moves?hours=${hours}`} /></p><//>`;
+        ${groups.length > SHOWN && html`<p class="mute">and ${(groups.length - SHOWN).toLocaleString("en")} earlier ${groups.length - SHOWN === 1 ? "change" : "changes"}</p>`}`}<//>`;
 }
 
 function TimeLine({ moves, leases, places, name, groups }) {
@@ -102,12 +97,17 @@ export function rangesOf(shards) {
   return texts.length > 6 ? `${texts.slice(0, 5).join(", ")} …` : texts.join(", ");
 }
 
+/** One sentence for moves of the same kind: who took, lost or released how many shards, and from whom. */
 function Move({ of: { move, shards }, places, name }) {
   const node = (id) => html`<${Badge} place=${places.get(id) ?? 0} /> <strong>${name.get(id) ?? "a node that is gone"}</strong>`;
-  const what = shards.length === 1 ? `Shard ${shards[0]}` : `${shards.length} shards`;
-  return html`<li><span class="when"><${Time} at=${move.at} /></span>
-    <span>${what}${shards.length > 1 && html` <span class="mute">(${rangesOf(shards)})</span>`}${" "}
-      ${move.previous === move.holder ? html`of ${node(move.holder)} again` : html`${move.previous && html`from ${node(move.previous)} `}${move.holder
-        ? html`to ${node(move.holder)}` : "to no one"}`}
-      <span class=${move.cause === "expired" ? "tone-warn" : "mute"}> · ${CAUSES[move.cause] ?? move.cause}</span></span></li>`;
+  const ranges = shards.length > 1 && html` <span class="mute">(${rangesOf(shards)})</span>`;
+  const what = (word = "") => html`${shards.length === 1 ? `${word ? `${word} ` : ""}shard ${shards[0]}` : `${shards.length} ${word ? `${word} ` : ""}shards`}${ranges}`;
+  const { cause, holder, previous } = move;
+  const lapsed = html`<span class="tone-warn">lease expired</span>`;
+  const text = cause === "expired" && holder !== previous ? (holder ? html`${node(holder)} took ${what()} from ${node(previous)}: ${lapsed}` : html`${node(previous)} lost ${what()}: ${lapsed}`)
+    : !holder ? html`${node(previous)} released ${what()}`
+    : holder === previous ? html`${node(holder)} took ${what()} again`
+    : previous ? html`${node(holder)} took ${what()} from ${node(previous)}${cause === "replaced" ? html` <span class="mute">assigned by the lease service</span>` : ""}`
+    : html`${node(holder)} took ${what("free")}`;
+  return html`<li><span class="when"><${Time} at=${move.at} /></span><span>${text}</span></li>`;
 }

@@ -155,7 +155,7 @@ function About({ of }) {
   return name ?? html`<span class="mute">–</span>`;
 }
 
-const DELIVERIES = (reload, opened, toggle) => [
+const DELIVERIES = (rows, reload, opened, toggle) => [
   { name: "Event", class: "tight", phone: "side", cell: (one) => html`<${State} of=${one.kind} title=${KINDS[one.kind]} />` },
   { name: "About", phone: "title", cell: (one) => html`<${About} of=${one} />` },
   { name: "Delivery", class: "tight", phone: "line", cell: (one) => html`<${Outcome} of=${one} />` },
@@ -164,12 +164,12 @@ const DELIVERIES = (reload, opened, toggle) => [
   { name: "Attempts", class: "number", phone: "line", short: "· attempts", cell: (one) => one.attempt },
   { name: "Next attempt", class: "tight later", phone: "line", short: "· next", cell: (one) => one.next_attempt_at && html`<${Time} at=${one.next_attempt_at} />` },
   { name: "Sent", class: "tight", phone: "line", short: "·", cell: (one) => html`<${Time} at=${one.made_at} />` },
-  { name: "Error", phone: "full", cell: (one) => one.error && html`<span class="clip tone-bad" title=${one.error}>${one.error}</span>` },
+  rows.some((one) => one.error) && { name: "Error", phone: "full", cell: (one) => one.error && html`<span class="clip tone-bad" title=${one.error}>${one.error}</span>` },
   { name: html`<span class="unseen">Actions</span>`, class: "tight acts", phone: "full", cell: (one) => html`<span class="row-actions">
       <button type="button" class="quiet" aria-expanded=${opened.has(one.delivery_id)} aria-label=${`Details of ${one.delivery_id}`} onClick=${() => toggle(one)}>
         <${Icon} name=${opened.has(one.delivery_id) ? "chevron-down" : "chevron-right"} /> Details</button>
       ${may("operator") && html`<button type="button" class="quiet" aria-label=${`Send ${one.delivery_id} again`} onClick=${() => resend(one, reload)}>Send again</button>`}</span>` },
-];
+].filter(Boolean);
 
 async function resend(one, reload) {
   await perform(() => post(`deliveries/${part(one.delivery_id)}/replay`).then(reload), `Sending ${one.delivery_id} again`);
@@ -209,7 +209,7 @@ function Deliveries({ of }) {
       const counts = Object.fromEntries(Object.entries(FITS).map(([name, fits]) => [name, data.items.filter(fits).length]));
       return html`<div class="tools"><${Segments} name="deliveries" label="Show" of=${{ all: "All", failed: `Failed (${counts.failed})`, pending: `Pending (${counts.pending})` }} usual="all" />
           <span class="mute">of the last ${data.items.length.toLocaleString("en")}</span></div>
-        ${rows.length ? html`<${Table} caption=${`Deliveries to ${of.url}`} kind="deliveries" columns=${DELIVERIES(found.reload, opened, toggle)} rows=${rows} id=${(one) => one.delivery_id}
+        ${rows.length ? html`<${Table} caption=${`Deliveries to ${of.url}`} kind="deliveries" columns=${DELIVERIES(rows, found.reload, opened, toggle)} rows=${rows} id=${(one) => one.delivery_id}
           open=${toggle} detail=${(one) => opened.has(one.delivery_id) && html`<${Delivery} of=${one} />`} />`
           : html`<p class="mute">None of the last ${data.items.length.toLocaleString("en")} deliveries ${shown === "failed" ? "has failed" : "is pending"}.</p>`}
         ${!shown && html`<${MoreButton} cursor=${data.next_cursor} busy=${found.busy} onMore=${() => setWanted(wanted + PAGE)} />`}`;
