@@ -49,7 +49,8 @@ class TaskItem(ResponseModel, frozen=True):
 
     `defaults` are its options, which apply unless a job overrides them. Of the tenant's runs, `ready` wait for a
     worker, the first for `oldest` seconds, `retrying` wait for their next attempt, `running` are executed, `held` wait
-    for the end of the pause, and `dead` died within the last hour; counts stop at 10,000 in each pool.
+    for the end of the pause, and `dead` became dead letters within the last hour: a node of a workflow does not, the
+    workflow run does. Counts stop at 10,000 in each pool.
     """
 
     name: str

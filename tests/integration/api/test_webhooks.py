@@ -102,6 +102,9 @@ async def test_a_test_is_a_delivery_that_can_be_replayed(client: AsyncClient, st
     made = await client.create_webhook(URL)
     first = await client.test_webhook(made.endpoint_id)
     assert (first.kind, first.state, first.event_id) == ("test", "queued", None)
+    assert first.payload is not None
+    assert first.payload["type"] == "test"
+    assert (first.status, first.seconds, first.response, first.next_attempt_at) == (None, None, None, None)
     again = await client.replay_delivery(first.delivery_id)
     assert again.replay_of == first.delivery_id
     assert again.run_id != first.run_id

@@ -23,7 +23,7 @@ const KINDS = {
   manual: "None: run manually",
   several: "Several schedules",
 };
-const AFTER_COMPLETION = { keep: "keep for the retention period", delete: "delete at once" };
+const AFTER_COMPLETION = { keep: "keep the job", delete: "delete the job" };
 const MISFIRE = { fire_once: "run only the latest", skip: "run none", fire_all: "run all, with low priority" };
 const OVERLAP = {
   skip: "skip the new run",
@@ -298,7 +298,7 @@ function LabelSection({ form }) {
   return html`<${Card} title="Labels and state" wide=${true}><div class="fields">
     <${TextField} label="Tags" value=${draft.tags} set=${set("tags")} faults=${at("/tags")} hint="comma-separated" placeholder="e.g. billing, nightly" />
     <${TextField} label="Region" value=${draft.region} set=${set("region")} faults=${at("/region")} hint="optional: region whose schedulers run this job" />
-    <${SelectField} label="After completion" hint="when its last scheduled run has ended" of=${AFTER_COMPLETION}
+    <${SelectField} label="After completion" hint="when its last scheduled run has ended; a job that is kept is deleted after the retention period" of=${AFTER_COMPLETION}
       value=${draft.after_completion} set=${set("after_completion")} faults=${at("/after_completion")} />
     <${Checkbox} label="Enabled" value=${draft.enabled} set=${set("enabled")} hint="a disabled job never runs on its schedule" />
   </div><//>`;

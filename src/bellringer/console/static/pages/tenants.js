@@ -28,7 +28,9 @@ const QUOTAS = {
   payload_bytes: ["Argument size", "bytes of arguments per job or run"],
   api_per_minute: ["Requests per minute", "per server process"],
 };
-const SHORT_NAMES = { jobs: "Jobs", fires_per_minute: "Fires / min", in_flight: "Runs", api_per_minute: "Requests / min" }; // headers of the table
+// Headers of the table. Requests are not counted, so that column appears only if a tenant has such a limit.
+const SHORT_NAMES = { jobs: "Jobs", fires_per_minute: "Scheduled runs per min", in_flight: "Running", api_per_minute: "Requests per min" };
+const PHONE_WORDS = { jobs: "jobs", fires_per_minute: "runs/min", in_flight: "running", api_per_minute: "requests/min" };
 const pathOf = (tenant) => `tenants/${part(tenant.name)}`;
 const figure = (value) => value.toLocaleString("en", { maximumFractionDigits: 1 });
 
@@ -105,9 +107,9 @@ const COLUMNS = (items, used, reload) => [
   ...Object.entries(SHORT_NAMES).filter(([quota]) => quota !== "api_per_minute" || hasLimit(items, quota)).map(([quota, name]) => ({ name, title: QUOTAS[quota][1], class: "number", phone: "line", short: PHONE_WORDS[quota], cell: (one) => html`<${Quota}
     of=${used[one.name]?.[quota]} name=${one.name} />` })),
   { name: "Waiting", class: "number", phone: "line", short: "waiting", title: "runs that wait for a worker, for a retry, or for the end of a pause of their task", cell: (one) => waiting(used[one.name]?.load) },
-  { name: "Retries, 1 h", class: "number later", phone: "hide", title: "attempts in the last hour that were not the first of their run", cell: (one) => figure(used[one.name]?.load.retried ?? 0) },
-  { name: "Share", class: "number later", phone: "hide", title: "share of the workers when several tenants wait: 2 gets twice as much as 1", cell: (one) => figure(one.weight) },
-  { name: "On-time target", class: "number later", phone: "hide", title: "share of runs that are to start in time", cell: (one) => objectiveText(one.objective) || html`<span class="mute" title="the default of the installation">default</span>` },
+  { name: "Retries, 1 h", class: "number latest", phone: "hide", title: "attempts in the last hour that were not the first of their run", cell: (one) => figure(used[one.name]?.load.retried ?? 0) },
+  { name: "Share", class: "number latest", phone: "hide", title: "share of the workers when several tenants wait: 2 gets twice as much as 1", cell: (one) => figure(one.weight) },
+  { name: "On-time target", class: "number latest", phone: "hide", title: "share of runs that are to start in time", cell: (one) => objectiveText(one.objective) || html`<span class="mute" title="the default of the installation">default</span>` },
   { name: html`<span class="unseen">Actions</span>`, class: "tight acts", phone: "acts", cell: (one) => html`<span class="row-actions">
       <button type="button" class="quiet keys-button" aria-label=${`Keys of ${one.name}`} aria-expanded=${isOpen(one)} onClick=${() => setQuery({ tenant: isOpen(one) ? "" : one.name })}>Keys</button>
       <${Menu} label=${`More actions: ${one.name}`} items=${[

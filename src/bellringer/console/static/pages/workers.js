@@ -225,8 +225,8 @@ function age(worker, at) {
 const WORKER_TROUBLE = ["draining", "lost"]; // listed first, the last of them before the others
 
 const FLEET = (at, reload) => [
-  { name: "Worker", phone: "title", cell: (worker) => html`<${Link} to="runs" terms=${{ worker: worker.worker_id }} class="name" title=${`Runs of this worker (id ${worker.worker_id})`}>${worker.name}<//>
-    ${isServers(worker) && html` <span class="mute" title="It serves HTTP jobs inside of a server, and stops together with that server.">in a server</span>`}` },
+  { name: "Worker", phone: "title", cell: (worker) => html`<span class="nobreak"><${Link} to="runs" terms=${{ worker: worker.worker_id }} class="name" title=${`Runs of this worker (id ${worker.worker_id})`}>${worker.name}<//>
+    ${isServers(worker) && html` <span class="mute" title="It serves HTTP jobs inside of a server, and stops together with that server.">in a server</span>`}</span>` },
   { name: "State", phone: "side", cell: (worker) => html`<${WorkerState} worker=${worker} />` },
   { name: "Busy slots", class: "tight", phone: "line", cell: (worker) => html`<${Gauge} value=${worker.busy} most=${slotsOf(worker)} label=${`busy slots of ${worker.name}`} />` },
   { name: "Slots by pool", phone: "line", cell: (worker) => served(worker) },

@@ -1,5 +1,6 @@
 // Commands and code snippets with a copy button.
 import { html, useEffect, useRef, useState } from "../lib/html.js";
+import { Icon } from "../lib/icons.js";
 import { copy } from "./elements.js";
 
 function useCopied() {
@@ -19,7 +20,7 @@ function useCopied() {
 export function Command({ text }) {
   const [said, take] = useCopied();
   return html`<span class="command"><button type="button" class="quiet" title="Copy this command" onClick=${() => take(text)}><code>
-    ${text}</code> <span class="mute">${said ? "copied" : "copy"}</span></button><span role="status" class="unseen">${said ? "copied" : ""}</span></span>`;
+    ${text}</code> <span class="mute">${said ? "copied" : html`<${Icon} name="copy" />`}</span></button><span role="status" class="unseen">${said ? "copied" : ""}</span></span>`;
 }
 
 /** Several lines with a title and a description. */
