@@ -1,6 +1,7 @@
 """`python -m tools.screenshots.review FOLDER [NAME…]` takes pictures of every page for a review of the console.
 
-Each page is taken in both themes on a large and a small screen and on a phone; narrow pictures show the whole page.
+Each page is taken in both themes on a large and a small screen and on a phone; except for the palette, the pictures
+show the whole page.
 """
 
 from __future__ import annotations
@@ -119,9 +120,7 @@ def take(browser: Browser, bookshop: Bookshop, ids: Mapping[str, str], folder: P
                 open_page(page, f"{bookshop.url}/console/{PAGES[name].format_map({**ids, **running})}")
                 if name == "palette":
                     _open_palette(page)
-                page.screenshot(
-                    path=folder / f"{name}-{screen}-{theme}.png", full_page=width < 1280 or name != "palette"
-                )
+                page.screenshot(path=folder / f"{name}-{screen}-{theme}.png", full_page=name != "palette")
                 if name == "login":
                     _use_key(page, bookshop, None)
             context.close()

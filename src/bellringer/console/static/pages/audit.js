@@ -180,12 +180,19 @@ const SUMMARY_LENGTH = 40; // characters of a value
 const INTERVAL = /^(?:(\d+) days? ?)?(?:(\d+):(\d\d):(\d\d)(?:\.\d+)?)?$/; // an interval as the database writes it
 const IN_SECONDS = new Set(["timeout", "heartbeat", "expected_duration", "window", "base", "cap", "max_elapsed", "within"]);
 
-/** A value as the console writes it elsewhere: durations as 2m, nothing as "none". */
-function shortValue(value, field = "") {
-  if (value === undefined || value === null || value === "") return "none";
+/** Durations as the console writes them elsewhere, such as 2m; other values unchanged. */
+function readable(value, field) {
   const parts = typeof value === "string" && value ? INTERVAL.exec(value) : null;
   if (parts) return formatDuration(Number(parts[1] ?? 0) * 86_400 + Number(parts[2] ?? 0) * 3600 + Number(parts[3] ?? 0) * 60 + Number(parts[4] ?? 0));
-  if (typeof value === "number" && IN_SECONDS.has(field.split(".").at(-1))) return formatDuration(value);
+  return typeof value === "number" && IN_SECONDS.has(field.split(".").at(-1)) ? formatDuration(value) : value;
+}
+
+const readableChange = ({ field, before, after }) => ({ field, before: readable(before, field), after: readable(after, field) });
+
+/** A value in one line; nothing is "none". */
+function shortValue(raw, field = "") {
+  const value = readable(raw, field);
+  if (value === undefined || value === null || value === "") return "none";
   if (typeof value === "boolean") return value ? "yes" : "no";
   const text = typeof value === "string" ? value : write(value);
   return text.length > SUMMARY_LENGTH ? `${text.slice(0, SUMMARY_LENGTH)}…` : text;
@@ -255,7 +262,7 @@ const IS_TIME = /_(at|until)$/;
 function Entry({ entry }) {
   const request = entry.request_id && html`<code>${entry.request_id}</code> <button type="button" class="quiet icon" title="Copy the request id" aria-label="Copy the request id"
     onClick=${() => copy(entry.request_id)}><${Icon} name="copy" /></button>`;
-  return html`<div class="entry"><div>${entry.before || entry.after ? html`<${Changes} of=${changesOf(entry)} caption="Before and after" />`
+  return html`<div class="entry"><div>${entry.before || entry.after ? html`<${Changes} of=${changesOf(entry).flatMap(expand).map(readableChange)} caption="Before and after" />`
       : html`<p class="mute">This action has no values to compare.</p>`}</div>
     <div><${DescriptionList} of=${[
       ["Who", entry.who], ["From", entry.origin ?? "internal: by the server itself, not by a request"], ["When", formatTime(entry.at)], request && ["Request", request],

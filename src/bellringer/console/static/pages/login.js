@@ -38,7 +38,7 @@ export function Login() {
         value=${text} onInput=${(event) => setText(event.target.value)} autofocus required />`}<//>
       <div class="actions"><button type="submit" class="main" disabled=${busy}>${busy ? "Logging in…" : "Log in"}</button></div>
     </form>
-    <details class="card"><summary>I don’t have a key</summary>
+    <details class="card"><summary><h2>I don’t have a key</h2></summary>
       <${Snippet} title="Ask an administrator" text=${NEXT_KEY}><p>An administrator can create a key for you in the console (Settings, API keys) or with this command:</p><//>
       <${Snippet} title="Create the first key" text=${FIRST_KEY}><p>For a new server. The command connects to its database, so it needs no key. Run it on a machine that can reach the database:</p><//>
       <p class="mute">If the server was started with <code>BELLRINGER_ROOT_KEY</code>, you can log in with that key and create others.</p>

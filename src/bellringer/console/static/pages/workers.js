@@ -75,10 +75,11 @@ function Summary({ data }) {
 
 function Filters({ pools, workers }) {
   const counts = Object.fromEntries(STATES.map((state) => [state, workers.filter((worker) => worker.state === state).length]));
+  const states = STATES.filter((state) => counts[state] || (query.value.get("state") ?? "").includes(state));
   return html`<div class="tools">
     <${Search} label="Search by name, host or task" placeholder="Name, host or task" />
     <${Choice} name="pool" label="Pool" of=${Object.fromEntries(pools.map((pool) => [pool.name, pool.name]))} />
-    <${Chips} name="state" label="State of workers" of=${STATES.filter((state) => counts[state] || state === "live" || (query.value.get("state") ?? "").includes(state))} counts=${counts} />
+    ${states.length > 1 && html`<${Chips} name="state" label="State of workers" of=${states} counts=${counts} />`}
   </div>`;
 }
 

@@ -216,6 +216,12 @@ export function placeIn(text, name) {
 
 const byPlace = (text, items) => items.toSorted((a, b) => placeIn(text, a.name) - placeIn(text, b.name)); // stable: otherwise the order stays
 
+/** For one or two letters, only names that have them at the beginning of a word, if there are any: most names contain them somewhere. */
+function closest(text, items) {
+  const near = items.filter((one) => placeIn(text, one.name) <= 1);
+  return text.length <= 2 && near.length ? near : items;
+}
+
 /** Commands for the job whose page is open. */
 async function commandsOfPage(stop) {
   const [list, id] = route.peek().path.split("/");
@@ -251,7 +257,7 @@ async function search(typed, stop) {
     return jobs.filter(verb.fits).map((job) => actionOn(job, verb, { group: verb.title.replace("…", ""), typed: asked }));
   }
   const tenants = await orNone(findTenants(stop));
-  const groups = [pages, tenants, commands].map((items) => byPlace(text, best(text, items)).slice(0, MAX_OTHERS));
+  const groups = [pages, tenants, commands].map((items) => closest(text, byPlace(text, best(text, items))).slice(0, MAX_OTHERS));
   const isNamed = groups.flat().some((one) => text.toLowerCase().split(/\s+/).every((term) => one.name.toLowerCase().includes(term)));
   const jobs = await orNone(findJobs(text, stop, { loosely: !isNamed }));
   const found = jobs.map((job) => ({ icon: "jobs", group: "Jobs", name: job.name, note: jobNote(job), path: `jobs/${part(job.job_id)}`, job }));
