@@ -64,7 +64,7 @@ def create(page: Page) -> None:
 def run_now(eye: Eye) -> str:
     """Run the job of the page by its button, and go to the run; answers the run's id."""
     page = eye.page
-    page.get_by_role("button", name="Run now …").click()
+    page.get_by_role("button", name="Run now…").click()
     page.get_by_role("dialog").get_by_role("button", name="Run now", exact=True).click()
     page.get_by_role("link", name="Show the run").last.click()
     page.wait_for_url("**/runs/*")

@@ -108,7 +108,7 @@ function Bar() {
   const who = caller.value;
   return html`<header class="bar">
     <button type="button" class="quiet drawer" aria-label="Menu" aria-expanded=${drawer.value} aria-controls="rail" onClick=${() => (drawer.value = !drawer.value)}><${Icon} name=${drawer.value ? "close" : "menu"} /></button>
-    <button type="button" class="find" onClick=${openPalette}><${Icon} name="search" /> <span>Search or jump to …</span> <kbd>${keyNames("Mod+K").join(" ")}</kbd></button>
+    <button type="button" class="find" onClick=${openPalette}><${Icon} name="search" /> <span>Search or jump to…</span> <kbd>${keyNames("Mod+K").join(" ")}</kbd></button>
     <span class="gap"></span>
     <button type="button" class="quiet live ${live.value}" title="Turn live updates on or off (.)" aria-pressed=${live.value !== "paused"} onClick=${toggle}><${Icon} name=${icon} /> ${word}</button>
     <button type="button" class="quiet preference" title="Time zone of displayed times (z)" onClick=${() => cycle(zone, ["local", "utc", "job"])}><${Icon} name="clock" /> ${{ local: "Local time", utc: "UTC", job: "Job's time zone" }[zone.value]}</button>

@@ -12,7 +12,7 @@ const UNITS = [["d", DAY], ["h", HOUR], ["m", MINUTE], ["s", 1]];
 export function formatDuration(seconds) {
   if (seconds === null || seconds === undefined || Number.isNaN(seconds)) return "–";
   const size = Math.abs(seconds);
-  if (size < 0.0005) return size === 0 ? "0ms" : "<1ms";
+  if (size < 0.0005) return "<1ms";
   if (size < 0.9995) return `${Math.round(size * 1000)}ms`;
   if (size < 9.95) return `${size.toFixed(1)}s`;
   if (size < 59.5) return `${Math.round(size)}s`;

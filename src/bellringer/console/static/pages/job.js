@@ -92,11 +92,11 @@ function NextFire({ job }) {
 function Buttons({ job, share }) {
   return html`<div class="tools" role="group" aria-label="Actions">
     ${may("operator") && html`
-      <button type="button" class="main" onClick=${() => askRun(job)}>Run now …</button>
-      ${job.paused ? html`<button type="button" onClick=${() => askResume(job)}>Resume …</button>` : html`<button type="button"
-        onClick=${() => askPause(job)}>Pause …</button>`}
+      <button type="button" class="main" onClick=${() => askRun(job)}>Run now…</button>
+      ${job.paused ? html`<button type="button" onClick=${() => askResume(job)}>Resume…</button>` : html`<button type="button"
+        onClick=${() => askPause(job)}>Pause…</button>`}
       ${job.next_at && !job.paused && job.enabled && html`<button type="button" onClick=${() => skipAt(job, job.next_at)}>Skip next</button>`}
-      <button type="button" onClick=${() => askBackfill(job)}>Backfill …</button>`}
+      <button type="button" onClick=${() => askBackfill(job)}>Backfill…</button>`}
     <button type="button" onClick=${() => whyJob(job)}>Explain</button>
     <span class="gap"></span>
     ${may("editor") && html`<${Link} class="button" to=${`jobs/${part(job.job_id)}/edit`}><${Icon} name="edit" /> Edit<//>`}
@@ -105,7 +105,7 @@ function Buttons({ job, share }) {
         { text: "Copy the id", icon: "link", act: () => copy(job.job_id).then(() => notify(`Copied the id of ${job.name}`)) },
         ...copyItems({ share, cli: `bellringer jobs get '${job.name}'`, path: pathOf(job) }),
         may("editor") && "-",
-        may("editor") && { text: "Delete …", icon: "trash", tone: "bad", act: () => remove(job, () => navigate("jobs")) },
+        may("editor") && { text: "Delete…", icon: "trash", tone: "bad", act: () => remove(job, () => navigate("jobs")) },
       ]} />
   </div>`;
 }

@@ -15,14 +15,13 @@ const RANGES = { "1h": "1 hour", "24h": "1 day", "7d": "7 days", "30d": "30 days
 const RANGE_SECONDS = { "1h": 3_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000, "90d": 7_776_000 };
 const USUAL_RANGES = ["30d", "7d", "24h"]; // without a choice, the longest that the latest attempts fill well enough
 const FILLED = 1 / 3; // share of a range
-const UNDER_1_MS = 0.0001; // seconds
 const FAR = 3; // a limit that is this many times as high as all durations is not drawn: it would flatten them
 
 const retriesText = (retries) => `${count(retries)} ${retries === 1 ? "retry" : "retries"}`;
 const count = (value) => Math.round(value).toLocaleString("en");
 const share = (value) => `${+(value * 100).toFixed(value > 0.999 && value < 1 ? 3 : 1)}%`;
 const unbroken = (text) => text.replace(/(\d) (m?s)\b/g, "$1\u00a0$2"); // a unit stays with its number
-const duration = (text) => (text ? formatDuration(parseDuration(text) || UNDER_1_MS) : "–"); // the API rounds to milliseconds
+const duration = (text) => (text ? formatDuration(parseDuration(text)) : "–"); // the API rounds to milliseconds
 const sum = (buckets, field) => buckets.reduce((total, one) => total + one[field], 0);
 const known = (value) => value !== null && value !== undefined;
 

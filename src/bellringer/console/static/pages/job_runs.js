@@ -134,7 +134,7 @@ function Backfills({ job }) {
         <span class="gap"></span>
       ${may("operator") && html`<button type="button" onClick=${() => ask(one, one.state === "paused" ? "resume" : "pause")}>
         ${one.state === "paused" ? "Resume" : "Pause"}</button>
-        <button type="button" class="danger" onClick=${() => stop(one)}>Cancel …</button>`}
+        <button type="button" class="danger" onClick=${() => stop(one)}>Cancel…</button>`}
     </div>`;
   })}<//>`;
 }

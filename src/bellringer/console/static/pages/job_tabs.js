@@ -95,7 +95,7 @@ function Compare({ job, items, etag, reload }) {
     { name: html`<span class="unseen">Actions</span>`, class: "tight", phone: "full", cell: (one) => html`<span class="row-actions">
       ${one.revision > 1 && html`<button type="button" class="quiet" aria-label=${`Show diff of revision ${one.revision}`} aria-pressed=${one.revision === to && from === to - 1}
         onClick=${() => setQuery({ a: "", b: String(one.revision) })}>Show diff</button>`}
-      ${one.revision !== job.revision && may("editor") && html`<button type="button" class="quiet" onClick=${() => back(one)}>Roll back to ${one.revision} …</button>`}</span>` },
+      ${one.revision !== job.revision && may("editor") && html`<button type="button" class="quiet" onClick=${() => back(one)}>Roll back to ${one.revision}…</button>`}</span>` },
   ];
   return html`<${Difference} job=${job} items=${items} from=${from} to=${to} />
     <${Table} caption=${`Revisions of ${job.name}`} kind="of-job" columns=${columns} rows=${items} id=${(one) => String(one.revision)} />`;

@@ -197,12 +197,12 @@ function actionsOf(job) {
   return [
     { text: job.paused ? "Why is it not running?" : "Explain", icon: "help", hint: "e", act: () => whyJob(job) },
     operates && { text: "Run now", icon: "play", hint: "r", act: () => runNow(job) },
-    operates && { text: "Run with other arguments …", icon: "play", act: () => askRun(job) },
+    operates && { text: "Run with other arguments…", icon: "play", act: () => askRun(job) },
     operates && { text: job.paused ? "Resume" : "Pause", icon: job.paused ? "resume" : "pause", hint: "p", act: () => togglePause(job) },
-    operates && (job.paused ? { text: "Resume, with missed occurrences …", icon: "resume", act: () => askResume(job) }
-      : { text: "Pause, with a reason or an end …", icon: "pause", act: () => askPause(job) }),
+    operates && (job.paused ? { text: "Resume, with missed occurrences…", icon: "resume", act: () => askResume(job) }
+      : { text: "Pause, with a reason or an end…", icon: "pause", act: () => askPause(job) }),
     operates && job.next_at && !job.paused && { text: "Skip the next occurrence", icon: "skip", act: () => skipAt(job, job.next_at) },
-    operates && { text: "Backfill …", icon: "history", act: () => askBackfill(job) },
+    operates && { text: "Backfill…", icon: "history", act: () => askBackfill(job) },
     "-",
     edits && { text: "Edit", icon: "edit", to: `${path}/edit` },
     edits && { text: "Duplicate", icon: "copy", to: "jobs/new", terms: { from: job.job_id } },
@@ -210,7 +210,7 @@ function actionsOf(job) {
     { text: "Revisions", icon: "audit", to: path, terms: { tab: "revisions" } },
     { text: "Copy the id", icon: "copy", act: () => copy(job.job_id).then(() => notify(`Copied the id of ${job.name}`)) },
     edits && "-",
-    edits && { text: "Delete …", icon: "trash", tone: "bad", act: () => remove(job) },
+    edits && { text: "Delete…", icon: "trash", tone: "bad", act: () => remove(job) },
   ];
 }
 
@@ -235,7 +235,7 @@ function Bulk({ data, terms, selected }) {
     ${data.next_cursor && !whole && !PROBLEM_STATES.includes(terms.state) && selected.value.size >= data.items.length && html`<button type="button" class="quiet"
       onClick=${() => setAll(true)}>Select all ${formatCount(data.count)} matches</button>`}
     ${BULK.filter(([, , role]) => may(role)).map(([action, verb]) => html`<button type="button" class=${action === "jobs.delete" ? "danger" : ""}
-      onClick=${() => start(action, verb)}>${verb} …</button>`)}
+      onClick=${() => start(action, verb)}>${verb}…</button>`)}
     <button type="button" class="quiet" onClick=${() => { setAll(false); selected.value = new Set(); }}>Clear</button>
   </div>`;
 }

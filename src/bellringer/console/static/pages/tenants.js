@@ -35,7 +35,7 @@ const pathOf = (tenant) => `tenants/${part(tenant.name)}`;
 const figure = (value) => value.toLocaleString("en", { maximumFractionDigits: 1 });
 
 export default function Tenants() {
-  if (!caller.value) return html`<p class="loading" aria-busy="true">Loading …</p>`;
+  if (!caller.value) return html`<p class="loading" aria-busy="true">Loading…</p>`;
   return caller.value.everywhere && may("admin") ? html`<${AllTenants} />` : html`<${OwnTenant} />`;
 }
 

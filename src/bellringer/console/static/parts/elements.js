@@ -39,7 +39,7 @@ const SKELETONS = { lines: 3, table: 8, cards: 3, page: 5 };
 
 /** Placeholder in the shape of what is loading, so that the page does not jump. shape: lines, table, cards or page; `rows`: how many. */
 export function Skeleton({ shape = "lines", rows = SKELETONS[shape] }) {
-  return html`<div class="skeleton ${shape}" aria-busy="true"><span class="unseen">Loading …</span>
+  return html`<div class="skeleton ${shape}" aria-busy="true"><span class="unseen">Loading…</span>
     ${Array.from({ length: rows }, (_, n) => html`<span key=${n} class="bone" aria-hidden="true"></span>`)}</div>`;
 }
 

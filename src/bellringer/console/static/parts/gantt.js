@@ -90,7 +90,7 @@ function Elements({ graph, row: { node, start: mapStart }, scale, choose }) {
   const path = `runs/${part(graph.run_id)}/nodes`;
   const found = useData((stop) => fetchPages(path, { node: node.name }, wanted, stop), [node.name, wanted, JSON.stringify(node.map)], { once: true });
   if (found.error && !found.data) return html`<li class="element whole"><${ErrorMessage} error=${found.error} reload=${found.reload} /></li>`;
-  if (!found.data) return html`<li class="element whole" aria-busy="true"><span class="mute">Loading …</span></li>`;
+  if (!found.data) return html`<li class="element whole" aria-busy="true"><span class="mute">Loading…</span></li>`;
   const { items, next_cursor: cursor } = found.data;
   return html`${items.map((one) => {
       const start = one.started_at ? ms(one.started_at) : null;

@@ -12,7 +12,6 @@ import { look, stateWord } from "./state_badge.js";
 const PAGE = matchMedia("(max-width: 48rem)").matches ? 25 : 50; // rows shown at first, and by each press of "Show more"
 const READ = 200; // rows read at once where chips count and filter what was read
 const SUMMARIZED = 20; // revisions whose changes lists name
-const UNDER_1_MS = 0.0001; // seconds; durations in lists of runs have no fractions of a millisecond
 
 /** A paginated list of a job, reloaded on changes. */
 export function useList(path, terms = {}, read = fetchPages) {
@@ -66,7 +65,7 @@ export const runLink = (id, text) => html`<${Link} to=${`runs/${part(id)}`}>${te
 export function DurationBar({ seconds, longest, tone }) {
   if (seconds === null) return null;
   return html`<span class="took-bar"><span class="bar-of" aria-hidden="true"><span class="tone-${tone}" style=${{ width: `${longest ? Math.min(100, (seconds / longest) * 100) : 0}%` }}></span></span>
-    <span class="figure">${formatDuration(seconds || UNDER_1_MS)}</span></span>`;
+    <span class="figure">${formatDuration(seconds)}</span></span>`;
 }
 
 /** The reason of an outcome in words. */

@@ -316,7 +316,7 @@ function Peaks({ data, reload }) {
     <p><span aria-hidden="true">→</span> <code>${suggestionText(one.suggestion)}</code> <span class="mute">the busiest ${bucketWord(data)} would have ${number(one.peak)} fires</span>
       </p>
     <div class="tools"><${Command} text=${`bellringer jobs update JOB ${options(one)}`} />
-      ${may("editor") && html`<button type="button" onClick=${() => spreadPeak(one, reload)}>Spread …</button>`}</div></li>`)}</ul><//>`;
+      ${may("editor") && html`<button type="button" onClick=${() => spreadPeak(one, reload)}>Spread…</button>`}</div></li>`)}</ul><//>`;
 }
 
 const Level = ({ count, most, tone }) => html`<span class="size tone-${tone}">

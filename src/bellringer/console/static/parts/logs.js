@@ -116,7 +116,7 @@ function Lines({ lines, wrap, zone, label, numbered }) {
 }
 
 const STATES = {
-  reading: ["hourglass", "mute", "Loading …"], following: ["dot", "good", "Following"],
+  reading: ["hourglass", "mute", "Loading…"], following: ["dot", "good", "Following"],
   ended: ["check", "mute", "Complete"], paused: ["pause", "warn", "Paused"],
 };
 
@@ -152,7 +152,7 @@ function Filters({ run, terms }) {
 }
 
 function NoLines({ run, state, filtered }) {
-  if (state === "reading") return html`<p class="mute">Loading …</p>`;
+  if (state === "reading") return html`<p class="mute">Loading…</p>`;
   const clear = () => setQuery({ level: "", source: "", attempt: "", words: "" });
   if (filtered) return html`<p class="mute">No matching lines. <button type="button" class="quiet" onClick=${clear}>Show all lines</button></p>`;
   return html`<p class="mute">No log lines${hasEnded(run) ? "" : " yet"}. In a task: <code>print("…")</code> or <code>ctx.log.info("…", key=value)</code></p>`;

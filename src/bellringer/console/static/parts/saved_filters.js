@@ -31,11 +31,11 @@ export function SavedFilters({ page, terms }) {
   return html`<div class="saved" role="group" aria-label="Saved filters">
     ${all.map((one) => html`<span key=${one.name} class="saved-filter"><a class="chip" href=${address(page, one.terms)} aria-current=${one === current ? "true" : undefined}>
         <${Icon} name="bookmark" /> ${one.name}</a><${Menu} label=${`Change the filter: ${one.name}`} items=${[
-          { text: "Rename …", icon: "edit", act: () => rename(page, one) },
+          { text: "Rename…", icon: "edit", act: () => rename(page, one) },
           isFiltered && !current && { text: "Replace with the current filters", icon: "filter", act: () => replace(page, one, terms) },
           { text: "Delete", icon: "trash", tone: "bad", act: () => remove(page, one) },
         ]} /></span>`)}
-    ${isFiltered && !current && html`<button type="button" class="quiet" onClick=${() => save(page, terms)}><${Icon} name="bookmark" /> Save filters …</button>`}</div>`;
+    ${isFiltered && !current && html`<button type="button" class="quiet" onClick=${() => save(page, terms)}><${Icon} name="bookmark" /> Save filters…</button>`}</div>`;
 }
 
 function askName(title, verb, first, taken, act) {

@@ -94,7 +94,7 @@ export function rangesOf(shards) {
     else parts.push([shard, shard]);
   }
   const texts = parts.map(([first, last]) => (first === last ? String(first) : `${first}–${last}`));
-  return texts.length > 6 ? `${texts.slice(0, 5).join(", ")} …` : texts.join(", ");
+  return texts.length > 6 ? `${texts.slice(0, 5).join(", ")}…` : texts.join(", ");
 }
 
 /** One sentence for moves of the same kind: who took, lost or released how many shards, and from whom. */

@@ -87,7 +87,7 @@ function NodeCounts({ graph, isInner }) {
       ${hasEnded(graph) ? "Completed nodes were undone, so no node can be retried. To try again, start a new run of the workflow." : "Completed nodes are being undone."}</p>`}</div>`;
 }
 
-const shortened = (names) => (names.length > 12 ? [...names.slice(0, 6), `… ${names.length - 11} more …`, ...names.slice(-5)] : names);
+const shortened = (names) => (names.length > 12 ? [...names.slice(0, 6), `… ${names.length - 11} more…`, ...names.slice(-5)] : names);
 
 function GraphView({ graph, chosen, choose }) {
   const running = graph.nodes.filter((node) => ["running", "retrying"].includes(node.state)).map((node) => node.name);
