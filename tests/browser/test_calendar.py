@@ -106,10 +106,14 @@ def test_entries_of_the_past_show_what_became_of_them(eye: Eye, shop: Shop) -> N
     execute(shop.dsn, BEGIN_YESTERDAY)
     execute(shop.dsn, INSERT_RUN, ids["good"], midnight, "succeeded")
     execute(shop.dsn, INSERT_RUN, ids["bad"], midnight, "dead")
-    page = eye.go("calendar?tz=UTC&view=day")
+    page = eye.go("calendar?tz=UTC")
     expect(page.locator(".event.is-succeeded")).to_have_attribute("title", "00:00 calendar good: no failure")
     expect(page.locator(".event.is-failed")).to_have_attribute("title", "00:00 calendar bad: failed")
     expect(page.locator(".event.is-none")).to_have_attribute("title", "00:00 calendar without run: no run")
+    page.get_by_role("button", name="Day", exact=True).click()
+    lanes = page.locator(".day-lanes li:not(.mark)").filter(has_text="calendar")
+    expect(lanes).to_have_count(3)
+    expect(lanes.filter(has_text="bad").locator(".mark.is-failed")).to_have_attribute("title", "00:00: failed")
     for job_id in ids.values():
         shop.ask("DELETE", f"jobs/{job_id}")
 
@@ -158,13 +162,13 @@ def test_zone_filters_and_views_are_part_of_the_address(eye_of_tenant: Eye) -> N
     page.get_by_role("button", name="Month", exact=True).click()
     expect(page.locator(".agenda.month")).to_be_visible()
     page.get_by_role("button", name="Show Wednesday").first.click()
-    expect(page.locator(".agenda.single")).to_be_visible()
+    expect(page.locator(".day-lanes")).to_be_visible()
     page.get_by_label("Tag").fill("none")
     page.get_by_label("Tag").press("Enter")
     expect(page.locator(".empty")).to_contain_text("No matching jobs")
     page.get_by_role("button", name="Clear the filters").click()
     page.get_by_role("button", name="Today", exact=True).click()
-    expect(page.locator(".now")).to_have_count(1)
+    expect(page.locator(".tick.is-now")).to_have_count(1)
 
 
 def test_the_load_leaves_out_frequent_jobs_until_they_are_wanted(eye: Eye, shop: Shop) -> None:

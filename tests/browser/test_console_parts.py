@@ -237,6 +237,23 @@ def test_occurrences_without_a_run_are_listed_among_the_runs(eye: Eye, shop: Sho
     shop.ask("DELETE", f"jobs/{gapped}")
 
 
+def test_events_that_repeat_are_one_row(eye: Eye, shop: Shop) -> None:
+    shop.break_down("no driver")
+    body = {"task": "shop.ship", "kwargs": {"order": 1}, "retry": {"attempts": 1}}
+    failing = shop.ask("PUT", "jobs/parts-repeats", body)["job_id"]
+    for _ in range(3):
+        shop.ended(shop.ask("POST", f"jobs/{failing}/run", {})["run_id"])
+    page = eye.go(f"jobs/{failing}?tab=events&kind=dead")
+    expect(page.locator("tr[data-row]")).to_have_count(1)
+    expect(page.locator("tr[data-row]")).to_contain_text("RuntimeError: no driver")
+    fold = page.get_by_role("button", name="×3")
+    expect(fold).to_have_attribute("aria-expanded", "false")
+    fold.click()
+    expect(page.locator(".also").get_by_role("link")).to_have_count(2)
+    shop.mend()
+    shop.ask("DELETE", f"jobs/{failing}")
+
+
 def test_the_events_of_a_job_name_errors_runs_and_changes(eye: Eye, job: str) -> None:
     page = eye.go(f"jobs/{job}?tab=events")
     dead = page.locator("tbody tr", has=page.get_by_text("dead", exact=True))

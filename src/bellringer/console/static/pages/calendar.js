@@ -11,6 +11,7 @@ import { useShortcuts } from "../lib/shortcuts.js";
 import { LOCAL, now } from "../lib/time.js";
 import { addDays, isDate, isZone, usualZone, wallClock, zoneNames } from "../lib/zoned.js";
 import { DayList, Legend, MonthGrid, SmallMonth, TimeGrid, plural } from "../parts/agenda.js";
+import { DayLanes } from "../parts/agenda_day.js";
 import { VIEWS, daysOf, spanOf, step, titleOf } from "../parts/agenda_model.js";
 import { Command } from "../parts/copyable_command.js";
 import { CopyAs, Empty, Link, Loading, Tabs } from "../parts/elements.js";
@@ -20,7 +21,7 @@ import { Segments, segment } from "../parts/segmented_control.js";
 
 const TABS = { calendar: "Jobs", load: "Load" };
 const POLL_SECONDS = 300; // the schedules of jobs rarely change, and changes reload the page
-const ENTRIES = { day: 12, week: 3, month: 3 }; // listed per cell …
+const ENTRIES = { day: 40, week: 3, month: 3 }; // listed per cell …
 const LISTED = { day: 100, week: 8, month: 8 }; // … and per day on narrow screens
 const FREQUENT_SHOWN = 3;
 const NARROW = matchMedia("(max-width: 48rem)");
@@ -50,7 +51,7 @@ function JobCalendar() {
   const date = isDate(query.value.get("date")) ? query.value.get("date") : today;
   const { start, days } = spanOf(view, date);
   const filters = Object.fromEntries(["pool", "tag", "task"].map((name) => [name, query.value.get(name) || undefined]));
-  const terms = { ...filters, tz, from: start, to: addDays(start, days), cell: view === "month" || narrow ? "day" : "hour", limit: (narrow ? LISTED : ENTRIES)[view] };
+  const terms = { ...filters, tz, from: start, to: addDays(start, days), cell: view === "month" || (narrow && view === "week") ? "day" : "hour", limit: (narrow ? LISTED : ENTRIES)[view] };
   const found = useData((stop) => get("calendar", terms, stop), [JSON.stringify(terms)], { once: true });
   usePolling(found, POLL_SECONDS);
   const jobs = pulse.value.jobs;
@@ -89,6 +90,7 @@ function Content({ data, view, date, today, narrow, filters, turn }) {
     ${isEmpty && !data.freezes.length && html`<${Nothing} view=${view} filtered=${Object.values(filters).some(Boolean)} />`}
     ${narrow && view === "month" ? html`<${SmallMonth} key=${key} days=${days} month=${month} date=${date} tz=${data.tz} most=${LISTED.month} filters=${filters} />`
       : narrow ? html`<${DayList} key=${key} days=${days} tz=${data.tz} most=${LISTED[view]} filters=${filters} />`
+      : view === "day" ? html`<${DayLanes} key=${key} data=${data} day=${days[0]} />`
       : data.cell === "day" && days.length % 7 === 0 ? html`<${MonthGrid} key=${key} days=${days} month=${month} tz=${data.tz} filters=${filters} turn=${turn} />`
       : html`<${TimeGrid} key=${key} data=${data} days=${days} filters=${filters} turn=${turn} />`}
     ${!isEmpty && html`<${Legend} />`}`;

@@ -1,5 +1,5 @@
 // The events of a job: failures, delays, pauses and changes, the newest first.
-import { html } from "../lib/html.js";
+import { html, signal, useMemo } from "../lib/html.js";
 import { part } from "../lib/api.js";
 import { fetchPages } from "../lib/pages.js";
 import { navigate, query, setQuery } from "../lib/router.js";
@@ -11,7 +11,7 @@ import { pathOf } from "../parts/job_actions.js";
 import { About, ChoiceChips, Moment, countBy, reasonText, runLink, stateChip, useFilteredList, useRevisionChanges } from "../parts/job_lists.js";
 import { zoneOf } from "../parts/schedule.js";
 import { State } from "../parts/state_badge.js";
-import { Table } from "../parts/table.js";
+import { Table, toggle } from "../parts/table.js";
 
 const DURATION = /^(\d+(\.\d+)?(ms|s|m|h|d))+$/;
 const INSTANT = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d/;
@@ -56,12 +56,38 @@ function Details({ event, zone, changes }) {
       terms=${{ tab: "revisions", b: event.revision }}>revision ${event.revision}<//></span>`;
   }
   const fields = Array.isArray(event.data.fields) ? event.data.fields : [];
-  return html`<span class="said">${eventText(event, zone)}</span>${fields.length > 0 && html`<details><summary>${fields.length}
+  const first = event.also.at(-1);
+  return html`<span class="said">${eventText(event, zone)}${first && html` <span class="mute">· since <${Moment} at=${first.at} job=${zone} ago=${false} /></span>`}</span>${fields.length > 0 && html`<details><summary>${fields.length}
     ${" "}${fields.length === 1 ? "field" : "fields"} overridden</summary><${Changes} of=${fields} caption="Overridden fields" /></details>`}`;
 }
 
-const columnsOf = (events, zone, changes) => [
-  { name: "Event", class: "tight", phone: "title", cell: (event) => html`<${State} of=${event.kind} />` },
+const TROUBLES = new Set(["failed", "dead", "late", "missed", "expired", "slow", "skipping"]); // kinds that repeat until something changes
+
+/** Folds troubles that say the same as a newer one, with no other event in between, into the newer one: `also` lists them. */
+function foldRepeats(events) {
+  const rows = [];
+  let open = new Map(); // the rows that older events may be folded into
+  for (const event of events) {
+    if (!TROUBLES.has(event.kind)) open = new Map();
+    const key = JSON.stringify([event.kind, event.message ?? event.data]);
+    if (open.has(key)) open.get(key).also.push(event);
+    else rows.push({ ...event, also: [] });
+    if (TROUBLES.has(event.kind) && !open.has(key)) open.set(key, rows.at(-1));
+  }
+  return rows;
+}
+
+const MAX_LISTED = 100; // events of an unfolded row
+
+const AlsoButton = ({ event, unfolded }) => html` <button type="button" class="also-button" aria-expanded=${unfolded.value.has(event.event_id)} onClick=${() => toggle(unfolded, event.event_id)}>×${(event.also.length + 1).toLocaleString("en")}</button>`;
+
+/** The events that are folded into a row, as links to their runs. */
+const Also = ({ event, zone }) => html`<ul class="also">${event.also.slice(0, MAX_LISTED).map((one) => html`<li key=${one.event_id}>${one.run_id
+  ? runLink(one.run_id, html`<${Moment} at=${one.at} job=${zone} ago=${false} />`) : html`<${Moment} at=${one.at} job=${zone} ago=${false} />`}</li>`)}${event.also.length > MAX_LISTED
+    && html`<li class="mute">and ${(event.also.length - MAX_LISTED).toLocaleString("en")} more</li>`}</ul>`;
+
+const columnsOf = (events, zone, changes, unfolded) => [
+  { name: "Event", class: "tight", phone: "title", cell: (event) => html`<${State} of=${event.kind} />${event.also.length > 0 && html`<${AlsoButton} event=${event} unfolded=${unfolded} />`}` },
   { name: "When", class: "tight", phone: "side", cell: (event) => html`<${Moment} at=${event.at} job=${zone} />` },
   events.some((event) => event.run_id) && { name: "Run", class: "tight", phone: "line", short: "run of", title: "the scheduled time of the run", cell: (event) => event.run_id && runLink(event.run_id, html`<${Moment} at=${event.scheduled_for} job=${zone} ago=${false} />`) },
   events.some((event) => event.attempt) && { name: "Attempt", class: "number tight", phone: "line", short: "· attempt", cell: (event) => event.attempt || "" },
@@ -104,16 +130,18 @@ export function Events({ job }) {
   const { found, wanted, moreOf } = useFilteredList((count, stop) => readEvents(job, count, stop), [job.job_id, job.revision]);
   const changes = useRevisionChanges(pathOf(job), found.data?.items.filter((event) => event.revision) ?? []);
   const kind = query.value.get("kind") ?? "";
+  const unfolded = useMemo(() => signal(new Set()), []);
   return html`<${Loading} of=${found} shape="table">${({ items }) => {
     const counts = countBy(items, (event) => event.kind);
-    const rows = items.filter((event) => !kind || event.kind === kind);
+    const rows = foldRepeats(items.filter((event) => !kind || event.kind === kind));
     return html`<div class="tools"><${ChoiceChips} label="Filter by kind" all=${items.length} chosen=${kind} choose=${(one) => setQuery({ kind: one })}
         of=${[...counts].map(([one, count]) => [one, stateChip(one), count])} /></div>
       <${About} aside=${html`<${CopyAs} cli=${`bellringer events list --job '${job.name}'`} path=${`events?job=${part(job.job_id)}`} />`}>Failures, delays, pauses and changes of the job. All of its runs are under <${Link} to=${pathOf(job)}>Runs<//>.<//>
       ${rows.length === 0
         ? html`<${Empty} title="No events"><p>Events appear when the job fails, dies, is late, missed, slow or outgrown, and when it has recovered.</p>
             <p>For “late”, set <code>late_after</code>.</p><//>`
-        : html`<${Table} caption=${`Events of ${job.name}`} kind="of-job" columns=${columnsOf(rows, zoneOf(job), changes)} rows=${rows.slice(0, wanted)} id=${(event) => String(event.event_id)}
+        : html`<${Table} caption=${`Events of ${job.name}`} kind="of-job" columns=${columnsOf(rows, zoneOf(job), changes, unfolded)} rows=${rows.slice(0, wanted)} id=${(event) => String(event.event_id)}
+          detail=${(event) => event.also.length > 0 && unfolded.value.has(event.event_id) && html`<${Also} event=${event} zone=${zoneOf(job)} />`}
           open=${(event) => event.run_id && navigate(`runs/${part(event.run_id)}`)} />`}
       ${moreOf(rows)}`;
   }}<//>`;

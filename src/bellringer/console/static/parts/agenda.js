@@ -15,7 +15,7 @@ const number = (count) => count.toLocaleString("en");
 export const plural = (count, word) => `${number(count)} ${word}${count === 1 ? "" : "s"}`;
 
 /** What became of an entry: its class, icon and words; nothing for the future and where it is not known. */
-function outcomeOf({ runs, failed }) {
+export function outcomeOf({ runs, failed }) {
   if (failed > 0) return { of: "failed", icon: "cross", text: runs === 1 ? "failed" : `${number(failed)} failed` };
   if (runs > 0) return { of: "succeeded", icon: "check", text: "no failure" };
   return runs === 0 ? { of: "none", icon: "minus", text: "no run" } : { of: "upcoming" };
@@ -56,7 +56,7 @@ function AllEntries({ cells, tz, focusable, filters, without = new Set(), close 
 }
 
 /** What is special about a day: holidays, freezes, and changes of the clocks. */
-function Notes({ day }) {
+export function Notes({ day }) {
   return html`${day.holidays.map((name) => html`<span key=${name} class="note holiday" title=${`A day off in the calendar ${name}`}><${Icon} name="flag" /> <span class="unseen">day off in </span>${name}</span>`)}
     ${day.clock_changes.map((change) => html`<span key=${change.at} class="note clocks"><${Icon} name=${change.seconds > 0 ? "dst-gap" : "dst-fold"} /> ${change.text}</span>`)}
     ${day.freezes.map((freeze) => html`<span key=${freeze.freeze_id} class="note freeze" title=${freezeText(freeze)}><${Icon} name="snow" /> <span class="unseen">freeze </span>${freeze.name}</span>`)}`;
@@ -139,29 +139,27 @@ export function MonthGrid({ days, month, tz, filters, turn }) {
   </div>`;
 }
 
-/** Hours by days, for a week or a single day. */
+/** Hours by days. */
 export function TimeGrid({ data, days, filters, turn }) {
   const { tz } = data;
   const hours = hoursOf(data, days);
   const clock = wallClock(now.value, tz);
   const column = Math.max(days.findIndex((day) => day.isToday), 0);
   const { grid, press, focused, cell, isAt } = useGrid(24, days.length, { row: days.some((day) => day.isToday) ? clock.hour : 0, column }, turn);
-  const isSingle = days.length === 1;
-  const most = isSingle ? 12 : 3;
   const bands = bandsOf(days);
-  return html`<div class="agenda hours ${isSingle ? "single" : ""}" role="grid" aria-label="Calendar by hour; arrow keys move, Enter goes to the jobs of an hour" ref=${grid} onKeyDown=${press}
+  return html`<div class="agenda hours" role="grid" aria-label="Calendar by hour; arrow keys move, Enter goes to the jobs of an hour" ref=${grid} onKeyDown=${press}
       onFocusIn=${focused} style=${{ "--days": String(days.length) }}>
     <div role="row" class="heads"><span role="columnheader"><span class="unseen">Hour</span></span>${days.map((day) => html`<div role="columnheader" key=${day.date} class=${dayClass(day)} aria-current=${day.isToday ? "date" : undefined}>
-      ${isSingle ? html`<span class="unseen">${longDate(day.date)}</span>` : html`<p class="date"><button type="button" class="quiet" aria-label=${`Show ${longDate(day.date)}`} onClick=${() => setQuery({ view: "day", date: day.date })}>
+      <p class="date"><button type="button" class="quiet" aria-label=${`Show ${longDate(day.date)}`} onClick=${() => setQuery({ view: "day", date: day.date })}>
         ${formatDate(day.date, { weekday: "short" })} <strong>${Number(day.date.slice(8))}</strong></button>
-        ${(day.fires ?? day.listed) > 0 && html`<span class="mute">${number(day.fires ?? day.listed)}<span class="unseen"> occurrences</span></span>`}</p>`}
+        ${(day.fires ?? day.listed) > 0 && html`<span class="mute">${number(day.fires ?? day.listed)}<span class="unseen"> occurrences</span></span>`}</p>
       <${Notes} day=${day} /></div>`)}</div>
     ${bands.length > 0 && html`<div role="row" class="all-day"><span role="rowheader">all day</span><div role="gridcell" aria-colspan=${days.length} aria-label="Jobs that repeat all day"><${Bands} bands=${bands} days=${days} /></div></div>`}
     ${hours.map((places, hour) => html`<div role="row" class="hour ${places.some((place) => place.cells.length) ? "" : "empty-hour"}" key=${hour}><span role="rowheader">${String(hour).padStart(2, "0")}:00</span>
       ${places.map((place, n) => html`<div key=${place.day.date} ...${cell(hour, n)} aria-label=${hourLabel(place, hour)}
         class="${dayClass({ ...place.day, freezes: place.freezes })} ${place.spans.length ? "" : "skipped"} ${place.day.isToday && hour < clock.hour ? "past" : ""}">
         ${place.day.isToday && hour === clock.hour && html`<span class="now" style=${{ "--minute": String(clock.minute) }} title=${`Now: ${clock.time}`}></span>`}
-        ${place.spans.length === 0 ? html`<span class="mute no-hour">no such hour</span>` : html`<${Entries} cells=${place.cells} tz=${tz} most=${most} focusable=${isAt(hour, n)} label=${hourLabel(place, hour)} filters=${filters} without=${new Set(place.day.repeats.items.map((one) => one.job_id))} />`}
+        ${place.spans.length === 0 ? html`<span class="mute no-hour">no such hour</span>` : html`<${Entries} cells=${place.cells} tz=${tz} most=${3} focusable=${isAt(hour, n)} label=${hourLabel(place, hour)} filters=${filters} without=${new Set(place.day.repeats.items.map((one) => one.job_id))} />`}
       </div>`)}</div>`)}
   </div>${days.some((day) => day.hidden) && html`<p class="mute">The figures at the top of the days also count ${number(days.reduce((sum, day) => sum + day.hidden, 0))} occurrences of jobs that are not named here.</p>`}`;
 }
@@ -187,17 +185,25 @@ export function DayList({ days, ...more }) {
   return html`${earlier.length > 0 && html`<details class="earlier"><summary>Earlier: ${formatDate(earlier[0].date, { weekday: "long", day: "numeric" })} to yesterday</summary>${list(earlier)}</details>`}${list(shown)}`;
 }
 
-const MAX_DOTS = 3;
+/** The dots of a day: what its entries became, or how many runs failed. */
+function Dots({ day }) {
+  const entries = day.cells.flatMap((cell) => cell.entries);
+  const failed = [...entries, ...day.repeats.items].reduce((sum, one) => sum + one.failed, 0);
+  if (failed > 0) return html`<span class="dots failures"><${Icon} name="cross" />${failed > MAX_SHOWN_FAILED ? `${MAX_SHOWN_FAILED}+` : failed}</span>`;
+  const kinds = [...new Set(entries.map((entry) => outcomeOf(entry).of))];
+  return html`<span class="dots">${kinds.map((of) => html`<span key=${of} class="dot is-${of}"></span>`)}</span>`;
+}
 
-/** A month on a narrow screen: each day with a dot for each of its first jobs, and the jobs of one day below. */
+const MAX_SHOWN_FAILED = 99;
+
+/** A month on a narrow screen: each day with what became of its jobs, and the jobs of one day below. */
 export function SmallMonth({ days, month, date, ...more }) {
   const chosen = days.find((day) => day.date === date) ?? days.find((day) => day.date.startsWith(month));
   const weekdays = days.slice(0, 7).map((day) => formatDate(day.date, { weekday: "short" }));
   return html`<div class="agenda small-month" role="group" aria-label="Days; the jobs of the chosen day are below">
       ${weekdays.map((name) => html`<span class="weekday" aria-hidden="true" key=${name}>${name}</span>`)}
       ${days.map((day) => html`<button type="button" key=${day.date} class="${dayClass(day)} ${day.date.startsWith(month) ? "" : "other-month"}" aria-label=${dayLabel(day)}
-        aria-pressed=${day === chosen} onClick=${() => setQuery({ date: day.date })}>${Number(day.date.slice(8))}
-        <span class="dots">${day.cells.flatMap((cell) => cell.entries).slice(0, MAX_DOTS).map((entry) => html`<span key=${entry.job_id} class="dot is-${outcomeOf(entry).of}"></span>`)}</span></button>`)}
+        aria-pressed=${day === chosen} onClick=${() => setQuery({ date: day.date })}>${Number(day.date.slice(8))}<${Dots} day=${day} /></button>`)}
     </div><ol class="agenda days"><${DayItem} key=${chosen.date} day=${chosen} ...${more} /></ol>`;
 }
 
