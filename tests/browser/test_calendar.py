@@ -179,7 +179,7 @@ def test_the_load_leaves_out_frequent_jobs_until_they_are_wanted(eye: Eye, shop:
     before = page.locator(".verdict .said").inner_text()
     page.get_by_label("Include jobs that run more often").check()
     expect(page.locator(".verdict .said")).not_to_have_text(before)
-    page.get_by_role("button", name="Quantile scale").click()
+    page.get_by_role("button", name="Color by rank").click()
     expect(page.locator(".heat")).not_to_have_count(0)
     eye.picture("calendar load quantile")
     for name in ("every second", "at times"):

@@ -58,10 +58,11 @@ from bellringer.jobs,
 where job_id = $1
 on conflict do nothing
 """
+# Kinds of events from which the scheduler derives present troubles are left out.
 EVENTS: Final = """
 insert into bellringer.events (at, tenant_id, kind, job_id, scheduled_for, attempt, data)
-select finished_at, tenant_id, 'dead', job_id, scheduled_for, attempt,
-       jsonb_build_object('reason', 'all attempts failed', 'error', error ->> 'type')
+select finished_at, tenant_id, 'failed', job_id, scheduled_for, attempt,
+       jsonb_build_object('outcome', outcome, 'error', error ->> 'type')
 from bellringer.attempts where ends_as = 'dead' order by finished_at
 on conflict do nothing
 """

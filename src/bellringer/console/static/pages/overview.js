@@ -138,7 +138,7 @@ function Item({ item }) {
   const explain = item.job_id && (() => whyJob({ job_id: item.job_id, name: item.job }));
   return html`<li><span class="state tone-${item.tone}"><${Icon} name=${icon} /> ${ITEM_NAMES[item.kind] ?? item.kind.replaceAll("_", " ")}</span>
     <span class="what">${where ? html`<${Link} to=${where[0]} terms=${where[1]}>${text}<//>` : text}${lasting
-      && html` <span class="mute">· <${Lasting} since=${item.since} /></span>`}${item.error && html`<span class="error" title=${item.error}>${item.error}</span>`}</span>
+      && html` <span class="mute">· <${Lasting} since=${item.since} /></span>`}${item.error && html`<span class="error" title=${item.error}>${item.error.replace(/^NodesFailed: /, "")}</span>`}</span>
     <span class="do">${explain && html`<button type="button" aria-label=${`Explain: ${item.job}`} onClick=${explain}>Explain</button>`}
       ${item.fix && html`<${Menu} label=${`More: ${item.text}`} items=${[{ text: `Copy ${item.fix}`, icon: "copy", act: () => copy(item.fix).then(() => notify("Copied the command")) }]} />`}</span></li>`;
 }
@@ -221,7 +221,7 @@ function Pools({ pools }) {
 }
 
 const task = { name: "Task", phone: "title", cell: (row) => html`<${Link} to="runs" terms=${{ task: row.task }}><code class="clip" title=${row.task}>${row.task}</code><//>` };
-const number = (name, cell, phone = "line") => ({ name, class: "number", cell, phone, short: phone === "line" ? name.toLowerCase() : undefined });
+const number = (name, cell, phone = "line") => ({ name, class: "number", cell, phone, short: name.toLowerCase() });
 
 function Ranking({ title, tasks, range, rows, columns, none }) {
   const aside = html`<span class="mute" title=${`of ${formatCount(tasks.looked_at)} attempts`}>last ${RANGES[range].replace(/^1 /, "")}</span>`;

@@ -29,7 +29,7 @@ const PREVIEW_CONCURRENCY = 6; // … this many concurrently
 const PEAK_FACTOR = 2; // a bucket is a peak of a pool from this multiple of the pool's mean on
 const MAX_CHANGED_JOBS = 100; // jobs that the console changes at once; use the command line for more
 const SPANS = { hour: "Next hour", day: "Next 24 hours", week: "Next 7 days" };
-const SCALES = { log: "Log scale", quantile: "Quantile scale" };
+const SCALES = { log: "Color by number", quantile: "Color by rank" };
 const BUCKETS = { "1m": "minute", "10m": "ten minutes" };
 
 // Query and layout per range: `row` and `cell` of the heatmap by time, `lane` of the heatmap by pool.
@@ -40,7 +40,7 @@ const LAYOUTS = {
 };
 
 const number = (count) => count.toLocaleString("en");
-const fires = (count) => `${number(count)} ${count === 1 ? "fire" : "fires"}`;
+const runs = (count) => `${number(count)} ${count === 1 ? "run" : "runs"}`;
 const bucketWord = (data) => BUCKETS[data.bucket] ?? data.bucket;
 const minute = (at) => formatTime(at).slice(0, 16);
 
@@ -68,7 +68,7 @@ export function LoadForecast() {
 
 function NoFires({ chosen }) {
   return html`<${Verdict} tone="calm">Nothing is due in the ${SPANS[chosen].toLowerCase()}.<//>
-    <${Empty} title="No upcoming fires"><p>Create a job with a schedule to see its fires here:</p>
+    <${Empty} title="No upcoming runs"><p>Create a job with a schedule to see its runs here:</p>
       <p><${Command} text="bellringer jobs create nightly reports.build --cron '30 2 * * *' --tz Europe/Paris" /></p>
       ${may("editor") && html`<p><${Link} to="jobs/new" class="button">Create a job<//></p>`}<//>`;
 }
@@ -89,7 +89,7 @@ function cellsOf({ sums, hot }, start, length, count, [from, to]) {
     const at = start + n * length;
     if (at + length <= from || at >= to) return null;
     const sum = sums.get(at) ?? 0;
-    return { at, count: sum, hot: hot.has(at), title: `${minute(at)} → ${fires(sum)}${hot.has(at) ? ", a peak" : ""}` };
+    return { at, count: sum, hot: hot.has(at), title: `${minute(at)}: ${runs(sum)}${hot.has(at) ? ", a peak" : ""}` };
   });
 }
 
@@ -149,12 +149,12 @@ function Forecast({ data, chosen, reload }) {
   const top = drawn.time.flatMap((row) => row.cells).reduce((most, cell) => (cell?.count > (most?.count ?? 0) ? cell : most), null);
   return html`<${Summary} data=${data} pool=${pool} />
     ${chosen !== "hour" && html`<${Card} title=${chosen === "day" ? "By hour and minute" : "By day and ten minutes"} wide=${true}
-      aside=${html`<span class="mute">${pool || "all pools"}${top && ` · peak ${minute(top.at).slice(5)} → ${fires(top.count)}`}</span>`}>
-      <${Heatmap} label=${`fires ${chosen === "day" ? "by hour and minute" : "by day and ten minutes"}; press Enter to list the jobs of a cell`} rows=${drawn.time}
+      aside=${html`<span class="mute">${pool || "all pools"}${top && ` · peak ${minute(top.at).slice(5)}: ${runs(top.count)}`}</span>`}>
+      <${Heatmap} label=${`runs ${chosen === "day" ? "by hour and minute" : "by day and ten minutes"}; press Enter to list the jobs of a cell`} rows=${drawn.time}
         ticks=${ticksOf(layout.row / layout.cell, layout.every, CLOCK_TICKS[chosen])}
         picked=${Number.isNaN(at) || lane ? null : { at }} pick=${pickTime} scale=${scale} /><//>`}
-    <${Card} title=${{ hour: "By minute and pool", day: "By pool and ten minutes", week: "By pool and hour" }[chosen]} wide=${true}>
-      <${Heatmap} label="fires by pool; press Enter to list the jobs of a cell" rows=${pools.rows} scale=${scale} picked=${Number.isNaN(at) || !lane ? null : { at, row: lane }}
+    <${Card} title=${{ hour: "By minute and pool", day: "By pool, in steps of ten minutes", week: "By pool and hour" }[chosen]} wide=${true}>
+      <${Heatmap} label="runs by pool; press Enter to list the jobs of a cell" rows=${pools.rows} scale=${scale} picked=${Number.isNaN(at) || !lane ? null : { at, row: lane }}
         pick=${pickLane}
         ticks=${ticksOf(pools.count, { hour: 10, day: 18, week: 24 }[chosen],
           (n) => (chosen === "week" ? dayName(pools.origin + n * layout.lane) : formatClock(pools.origin + n * layout.lane).slice(0, 5)))} /><//>
@@ -169,9 +169,9 @@ function Summary({ data, pool }) {
     data.left_out > 0 && `${number(data.left_out)} jobs are not counted because there are too many jobs or schedules`, data.timers_until
     && `timers after ${formatTime(data.timers_until)} are not counted`].filter(Boolean);
   if (!peak) return html`<${Verdict} tone="calm">Nothing else is due in this time.<//>${notes.map((text) => html`<p class="mute">${text}.</p>`)}`;
-  return html`<${Verdict} tone=${crowded ? "warn" : "good"}>${fires(data.total)} expected${pool && ` in all pools`}; the busiest ${bucketWord(data)} is${" "}
-      <${Link} to="calendar" terms=${{ ...Object.fromEntries(query.value), at: peak.at, in: "" }}>${formatClock(peak.at).slice(0, 5)} → ${fires(peak.fires)}<//>
-        ${peak.fires > 1 && `, most of them in ${peak.pool}`}${crowded
+  return html`<${Verdict} tone=${crowded ? "warn" : "good"}>${runs(data.total)} expected${pool && ` in all pools`}. Busiest ${bucketWord(data)}:${" "}
+      <${Link} to="calendar" terms=${{ ...Object.fromEntries(query.value), at: peak.at, in: "" }}>${formatClock(peak.at).slice(0, 5)} with ${runs(peak.fires)}<//>
+        ${peak.fires > 1 && `, most of them in the pool “${peak.pool}”`}${crowded
         ? `; ${data.proposals.length === 1 ? "1 peak" : `${data.proposals.length} peaks`} could be spread` : ""}.<//>
     ${notes.map((text) => html`<p class="mute">${text}.</p>`)}`;
 }
@@ -240,11 +240,11 @@ function BucketJobs({ data, at, length, pool }) {
   const count = data.buckets.filter((bucket) => Date.parse(bucket.at) >= at
     && Date.parse(bucket.at) < at + length).reduce((sum, bucket) => sum + countOf(bucket, pool), 0);
   const close = html`<button type="button" class="quiet" onClick=${() => setQuery({ at: "", in: "" })}>Close</button>`;
-  return html`<${Card} title=${`${minute(at)} → ${fires(count)}${pool ? ` in ${pool}` : ""}`} wide=${true} aside=${close}>
+  return html`<${Card} title=${`${minute(at)}: ${runs(count)}${pool ? ` in ${pool}` : ""}`} wide=${true} aside=${close}>
     <${Loading} of=${found}>${({ groups, isWhole }) => html`
       ${groups.length === 0 ? html`<p class="mute">
-        ${isWhole ? "No job's schedule fires in this interval. The count comes from timers, jitter or fixed delays."
-        : "None of the jobs examined fires in this interval."}</p>`
+        ${isWhole ? "No job's schedule has a time in this interval. The count comes from timers, jitter or fixed delays."
+        : "None of the jobs examined runs in this interval."}</p>`
         : html`<div class="table" role="group" aria-label="Jobs that fire in this interval, by schedule" tabindex="0"><table>
         <caption class="unseen">Jobs that fire in this interval, by schedule</caption>
         <thead><tr><th scope="col">Schedule</th><th scope="col" class="number">Jobs</th><th scope="col">Names</th></tr></thead>
@@ -306,14 +306,14 @@ async function spreadPeak(proposal, reload) {
 
 function Peaks({ data, reload }) {
   if (!data.proposals.length) return html`<${Card} title="Peaks"><p class="mute">
-    <span aria-hidden="true">✓</span> No ${bucketWord(data)} has far more fires than the others.</p><//>`;
+    <span aria-hidden="true">✓</span> No peaks: the runs are spread evenly.</p><//>`;
   return html`<${Card} title="Peaks" aside=${html`<span class="mute">how to spread them</span>`}><ul class="herds">
     ${data.proposals.map((one) => html`<li key=${`${one.at} ${one.description}`}>
     <p><strong>${minute(one.at)}</strong> ${one.description} <code class="mute">
-      ${expression(one.schedule)}</code> <span class="mute">· ${number(one.jobs)} jobs, ${fires(one.fires)}</span></p>
+      ${expression(one.schedule)}</code> <span class="mute">· ${number(one.jobs)} jobs, ${runs(one.fires)}</span></p>
     <dl class="spread"><div><dt>Before</dt><dd><${Level} count=${one.before} most=${one.before} tone="warn" /></dd></div><div><dt>After</dt><dd>
       <${Level} count=${one.after} most=${one.before} tone="good" /></dd></div></dl>
-    <p><span aria-hidden="true">→</span> <code>${suggestionText(one.suggestion)}</code> <span class="mute">the busiest ${bucketWord(data)} would have ${number(one.peak)} fires</span>
+    <p><span aria-hidden="true">→</span> <code>${suggestionText(one.suggestion)}</code> <span class="mute">the busiest ${bucketWord(data)} would have ${runs(one.peak)}</span>
       </p>
     <div class="tools"><${Command} text=${`bellringer jobs update JOB ${options(one)}`} />
       ${may("editor") && html`<button type="button" onClick=${() => spreadPeak(one, reload)}>Spread…</button>`}</div></li>`)}</ul><//>`;
