@@ -123,9 +123,9 @@ def test_a_healthy_job_is_explained_calmly(eye: Eye, shop: Shop) -> None:
 
 def test_settings_name_the_process_they_are_of(eye: Eye, shop: Shop) -> None:
     page = eye.go("settings?tab=configuration")
-    process = page.get_by_role("region", name="This process")
+    process = page.locator(".lead", has_text="This server")
     expect(process).to_contain_text(socket.gethostname())
-    expect(process).to_contain_text("API and console, scheduler")
+    expect(process).to_contain_text("runs the API and console, a scheduler")
     pid = shop.ask("GET", "settings")["process"]["pid"]
     expect(process).to_contain_text(str(pid))
     os.kill(pid, 0)  # it is a process of this machine

@@ -110,7 +110,7 @@ end $$;
 -- how many of their runs are dead, counted up to p_most_failed. Returns one row for each span of a job of the tenant,
 -- numbered from 1. Replays and backfills are not counted. The tenant is checked once, at the job, so that only indexes
 -- of runs and attempts are read.
-create or replace function span_outcomes(p_tenant integer, p_jobs uuid[], p_starts timestamptz[], p_ends timestamptz[],
+create or replace function span_outcomes(p_tenant integer, p_ids uuid[], p_starts timestamptz[], p_ends timestamptz[],
                                          p_most_runs integer, p_most_failed integer)
 returns table (number bigint, runs bigint, failed bigint)
 language plpgsql stable security definer set search_path = bellringer, pg_temp
@@ -120,7 +120,7 @@ begin
   perform assert_tenant(p_tenant);
   return query
   select span.number, created.runs, deaths.failed
-  from unnest(p_jobs, p_starts, p_ends) with ordinality span (job_id, from_at, to_at, number)
+  from unnest(p_ids, p_starts, p_ends) with ordinality span (job_id, from_at, to_at, number)
   cross join lateral (
     select from jobs job where job.job_id = span.job_id and job.tenant_id + 0 = p_tenant offset 0) job
   cross join lateral (
