@@ -129,7 +129,7 @@ def test_settings_name_the_process_they_are_of(eye: Eye, shop: Shop) -> None:
     pid = shop.ask("GET", "settings")["process"]["pid"]
     expect(process).to_contain_text(str(pid))
     os.kill(pid, 0)  # it is a process of this machine
-    source = page.locator("label", has_text="Source").get_by_role("combobox")
+    source = page.locator("label", has_text="Set by").get_by_role("combobox")
     source.select_option("dev")
     until(lambda: "source=dev" in page.url, "the filter is part of the address")
     expect(page.get_by_role("table").or_(page.get_by_text("No matching settings"))).to_be_visible()
