@@ -94,8 +94,8 @@ async def _groups(call: RequestContext, limit: int) -> Response:
 
 @operation(Routes.redrive, role=Role.OPERATOR)
 async def redrive(call: RequestContext) -> Response:
-    """Redrives dead letters: the same runs are tried again. Large requests, and those with a rate, become an operation:
-    202.
+    """Redrives dead letters: the same runs are tried again. Large requests, and those with a rate, become an operation
+    and return 202.
     """
     tenant_id = call.tenant_id
     return await _apply(
