@@ -6,6 +6,7 @@ A comment in the line above a block says otherwise:
     <!-- run until ready -->            a server in the foreground: started, stopped when it is ready, exits with 0
     <!-- not run: the reason -->        only read: its commands and options have to exist, its Python has to compile
 
+A block of text directly below a block of shell shows its output: durations may differ, `…` stands for any text.
 All blocks of shell run in one folder, next to one `bellringer dev`. Addresses that are examples lead to loopback.
 Blocks of JSON, YAML, TOML, INI and SQL have to parse. `test_tutorials.py` runs the tutorials.
 """
@@ -31,7 +32,7 @@ import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ import pytest
 import yaml
 from bench.__main__ import bench as internal_benchmarks
 from bench.peers.report import BEGIN, END
+from tests.contracts.docs.shown_output import DURATIONS, find_difference
 
 from bellringer import App
 from bellringer.cli import cli
@@ -89,6 +91,7 @@ class Block:
     mark: str
     kind: str
     code: str
+    shown: str | None = None  # the output that the page shows below the block
 
     @property
     def runs(self) -> bool:
@@ -107,10 +110,13 @@ class Block:
 
 
 def blocks() -> list[Block]:
-    found = []
+    found: list[Block] = []
     for path in DOCUMENTS:
-        text = path.read_text()
+        text, end_of_shell = path.read_text(), None
         for match in BLOCK.finditer(text):
+            if match["kind"] == "text" and end_of_shell is not None and not text[end_of_shell : match.start()].strip():
+                found[-1] = replace(found[-1], shown=match["code"])
+            end_of_shell = match.end() if match["kind"] == "sh" else None
             line = text.count("\n", 0, match.start("code"))
             where = f"{path.relative_to(ROOT)}:{line}"
             found.append(Block(where, match["mark"] or "", match["kind"], textwrap.dedent(match["code"])))
@@ -267,7 +273,10 @@ def test_the_server_of_the_block_becomes_ready_and_stops(stage: Stage, block: Bl
 @pytest.mark.parametrize("block", [block for block in ON_STAGE if block.runs], ids=ids)
 def test_the_shell_block_runs(stage: Stage, block: Block) -> None:
     if "bellringer server" not in block.code:
-        assert stage.run(block).strip()
+        printed = stage.run(block)
+        assert printed.strip()
+        missing = find_difference(block.shown or "", printed, DURATIONS)
+        assert missing is None, f"{missing!r} is not in\n{printed}"
         return
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -352,6 +361,11 @@ async def test_the_sql_of_the_block_parses(bellringer_server: TestServer, block:
         await connection.execute(f"do $doc$ begin if false then {statements}; end if; end $doc$")
     finally:
         await connection.close()
+
+
+def test_the_output_of_a_simulation_is_compared() -> None:
+    compared = [block.where for block in ON_STAGE if block.runs and block.shown]
+    assert [where.partition(":")[0] for where in compared] == ["docs/simulate.md"]
 
 
 def test_wrong_sql_is_found(bellringer_server: TestServer) -> None:
