@@ -168,8 +168,10 @@ def pagerduty_payload(message: NotificationMessage, routing_key: str, public_url
 
 def webhook_payload(message: NotificationMessage, public_url: str | None) -> dict[str, Any]:
     """Returns the whole message for receivers of your own."""
-    document = msgspec.to_builtins(message)
-    return {"type": f"notification.{message.reason}", **document, "link": message_link(message, public_url)}
+    document = {"type": f"notification.{message.reason}", **msgspec.to_builtins(message)}
+    if link := message_link(message, public_url):
+        document["link"] = link
+    return document
 
 
 def format_instant(at: datetime) -> str:

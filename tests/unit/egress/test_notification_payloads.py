@@ -88,6 +88,14 @@ def test_the_payload_is_that_of_the_documentation(title: str, made: dict[str, An
     assert json.loads(json.dumps(made)) == golden(title)
 
 
+def test_the_webhook_omits_fields_without_a_value() -> None:
+    message = replace(OPEN, subjects=[replace(SUBJECT, owner=None, error=None)])
+    sent = webhook_payload(message, None)
+    assert "link" not in sent
+    assert not {"owner", "error"} & sent["subjects"][0].keys()
+    assert "null" not in json.dumps(sent)
+
+
 def test_slack_keeps_its_limits_and_escapes() -> None:
     many = replace(OPEN, title="x" * 500, subjects=[replace(SUBJECT, error="<!channel> & " * 400)] * 10)
     made = slack_payload(many, URL)
