@@ -8,6 +8,7 @@ from typing import Final
 
 from tools.reference.command_line import render_commands
 from tools.reference.cron_grammar import render_cron
+from tools.reference.dashboards import render_dashboards
 from tools.reference.database import render_database
 from tools.reference.error_codes import render_errors
 from tools.reference.events import render_events
@@ -20,6 +21,7 @@ FOLDER: Final = Path(__file__).parents[2] / "docs" / "reference"
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "cli.md": render_commands,
     "cron.md": render_cron,
+    "dashboards.md": render_dashboards,
     "database.md": render_database,
     "errors.md": render_errors,
     "events.md": render_events,

@@ -9,6 +9,7 @@ import re
 import click
 import pytest
 from prometheus_client import REGISTRY
+from tools.dashboards.__main__ import DASHBOARDS
 from tools.reference.command_line import walk
 from tools.reference.error_codes import complete_examples, raised_errors
 from tools.reference.events import event_meanings
@@ -80,6 +81,22 @@ def test_every_metric_of_the_registry_is_listed_and_no_other() -> None:
     )
     assert len(registered) > 50
     assert {name for name, role in rows if role != "worker --procs"} == registered
+
+
+def test_every_panel_of_the_dashboards_is_explained() -> None:
+    page = (FOLDER / "dashboards.md").read_text()
+    panels = [(board, panel) for board in DASHBOARDS for section in board.sections for panel in section.panels]
+    assert len(panels) > 60
+    assert [(board.uid, panel.title) for board, panel in panels if f"\n| {panel.title} | " not in page] == []
+    rows = set(page.splitlines())
+    assert {
+        "| Free disk | Free share of the disk, if the data directory is on the machine of a server; otherwise use"
+        " node_exporter. | red below 15 % |",
+        "| Saturation of pools | Busy slots divided by all slots. Above 0.9 for long: add workers, or move tasks to"
+        " another pool. | orange from 70 %, red from 90 % |",
+        "| Duration of a claim | More than 50 ms: look for dead rows and long transactions with `bellringer doctor`."
+        " | orange from 50 ms, red from 200 ms |",
+    } <= rows
 
 
 @pytest.mark.parametrize("query", [TABLES, FUNCTIONS], ids=["tables", "functions"])
