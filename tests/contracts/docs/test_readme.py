@@ -7,9 +7,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from bellringer.config import Config
 from bellringer.schedule import Cron, Every, Rrule
+from bellringer.worker.lanes.processes import IsolationSettings
 
 ROOT = Path(__file__).parents[3]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -66,6 +69,20 @@ def test_the_second_workflow_of_the_guide_runs(bellringer_test: Any) -> None:
         "stock", "pay", "approved", "until-then", "ship",
     }  # fmt: skip
     assert [node.state for node in run.nodes("ship")] == ["succeeded"] * 2
+
+
+def test_the_guide_of_handlers_lists_the_variables_of_child_processes() -> None:
+    table = (
+        (ROOT / "docs" / "handlers.md").read_text().partition("| variables of a child process")[2].partition("\n\n")[0]
+    )
+    listed = set(re.findall(r"`(\w+)`", table.partition("\n")[2])) - {"isolated_dsn"}
+    everything = {f"BELLRINGER_{name.upper()}" for name in msgspec.structs.asdict(Config())} | {*listed, "PGPORT"}
+    everything |= {"BELLRINGER_APP_VERSION", "BELLRINGER_DEBUG", "PGPASSWORD", "PGSERVICE"}
+    inherited = IsolationSettings().environment(dict.fromkeys(everything, "x"))
+    assert listed == {*inherited} - {"PGPORT"}
+    without = IsolationSettings(with_dsn=False).environment(dict.fromkeys(everything, "x"))
+    last_row = set(re.findall(r"`((?:BELLRINGER|PG)\w+)`", table.splitlines()[-1]))
+    assert last_row == {*inherited} - {*without}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

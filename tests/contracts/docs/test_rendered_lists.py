@@ -15,7 +15,7 @@ from markdown import Markdown
 from mkdocs.config import load_config
 
 ROOT = Path(__file__).parents[3]
-PAGES = sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^(?P<indent> *)```.*?^(?P=indent)```$|<!--.*?-->", re.MULTILINE | re.DOTALL)
 ITEM = re.compile(r"^ *(?:(?P<number>\d+)\.|[-*+]) ", re.MULTILINE)
 BULLET = 0
@@ -60,7 +60,7 @@ def shown_items(markdown: Markdown, text: str) -> list[int]:
     return items.numbers
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT / "docs")))
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_page_shows_the_items_that_are_written(page: Path, markdown: Markdown) -> None:
     text = page.read_text()
     assert shown_items(markdown, text) == written_items(text), (

@@ -50,6 +50,12 @@ def test_the_search_index_has_every_page(site: Path) -> None:
     assert names - found == set()
 
 
+def test_the_changelog_is_a_page_to_which_others_link(site: Path) -> None:
+    assert "<h2" in (page := (site / "changelog.html").read_text())
+    assert 'href="logs.html"' in page
+    assert 'href="changelog.html"' in (site / "upgrades.html").read_text().partition("<article")[2]
+
+
 def test_the_site_is_served_with_its_own_policy(site: Path) -> None:
     client = TestClient(DocsSite(site), base_url="http://127.0.0.1")
     assert client.get("/guide", follow_redirects=False).headers["location"] == "/guide/"
