@@ -47,6 +47,16 @@ def test_promtool_accepts_the_rules_and_the_scrape_example() -> None:
     assert "is valid" in promtool("check", "config", "prometheus.yaml")
 
 
+def test_promtool_accepts_the_example_for_one_task(tmp_path: Path) -> None:
+    [example] = re.findall(r"```yaml\n(groups:.*?)```", (ROOT / "docs" / "alerts.md").read_text(), re.DOTALL)
+    (tmp_path / "shop.yaml").write_text(example)
+    assert "1 rules found" in promtool("check", "rules", str(tmp_path / "shop.yaml"))
+    metrics = {row.name: row for row in read_rows()}
+    for name in re.findall(r"bellringer_\w+", example):
+        assert "task" in metrics[name].labels
+    assert [row.name for row in metrics.values() if "job" in row.labels] == []
+
+
 def test_every_alert_fires_and_does_not_fire() -> None:
     assert "SUCCESS" in promtool("test", "rules", "alerts_test.yaml")
     healthy, *faults = yaml.safe_load((FOLDER / "alerts_test.yaml").read_text())["tests"]
