@@ -11,9 +11,9 @@ from tools.dashboards.grafana import Dashboard, Panel
 from tools.reference.markdown import page, table
 
 INTRODUCTION: Final = """\
-The panels of the dashboards in `deploy/grafana/`, row by row. [Dashboards](../dashboards.md) explains how to install and
-read them. The last column says at which values a panel changes its color or draws a line; names of alerts lead to the
-[runbook](../runbook.md)."""
+The panels of the dashboards in `deploy/grafana/`, row by row. [Dashboards](../dashboards.md) explains how to install
+and read them. The last column says at which values a panel changes its color or draws a line; names of alerts lead to
+the [runbook](../runbook.md)."""
 COLUMNS: Final = ("panel", "shows", "when to worry")
 ALERT: Final = re.compile(r"\bBellringer[A-Z][A-Za-z]+\b")
 FORMATS: Final[Mapping[str, Callable[[float], str]]] = {

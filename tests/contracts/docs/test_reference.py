@@ -90,12 +90,18 @@ def test_every_panel_of_the_dashboards_is_explained() -> None:
     assert [(board.uid, panel.title) for board, panel in panels if f"\n| {panel.title} | " not in page] == []
     rows = set(page.splitlines())
     assert {
-        "| Free disk | Free share of the disk, if the data directory is on the machine of a server; otherwise use"
-        " node_exporter. | red below 15 % |",
-        "| Saturation of pools | Busy slots divided by all slots. Above 0.9 for long: add workers, or move tasks to"
-        " another pool. | orange from 70 %, red from 90 % |",
-        "| Duration of a claim | More than 50 ms: look for dead rows and long transactions with `bellringer doctor`."
-        " | orange from 50 ms, red from 200 ms |",
+        (
+            "| Free disk | Free share of the disk, if the data directory is on the machine of a server; otherwise use"
+            " node_exporter. | red below 15 % |"
+        ),
+        (
+            "| Saturation of pools | Busy slots divided by all slots. Above 0.9 for long: add workers, or move tasks to"
+            " another pool. | orange from 70 %, red from 90 % |"
+        ),
+        (
+            "| Duration of a claim | More than 50 ms: look for dead rows and long transactions with"
+            " `bellringer doctor`. | orange from 50 ms, red from 200 ms |"
+        ),
     } <= rows
 
 

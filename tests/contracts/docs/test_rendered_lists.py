@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from markdown import Markdown
+from markdown import Markdown  # type: ignore[import-untyped]
 from mkdocs.config import load_config
 
 ROOT = Path(__file__).parents[3]
