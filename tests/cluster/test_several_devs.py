@@ -117,9 +117,66 @@ def test_a_second_one_takes_a_folder_and_a_port_of_its_own(
         assert "a `bellringer dev` runs in ./.bellringer already" in said_refused.read_text()
         first.send_signal(signal.SIGINT)
         assert first.wait(40) == 0
-        found = state_dir.find(tmp_path)
+        found = state_dir.find(tmp_path, instead="")
         assert found is not None
         assert found.url == second  # other commands find the one that is left
+
+
+def test_a_command_of_a_folder_whose_dev_is_stopped_does_not_reach_the_dev_of_another_folder(
+    start: Start, tmp_path: Path, bellringer_server: TestServer
+) -> None:
+    own = tmp_path / "own"
+    (own / "src").mkdir(parents=True)
+
+    def call(
+        folder: Path, *arguments: str, program: Path = BELLRINGER, **environ: str
+    ) -> subprocess.CompletedProcess[str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("BELLRINGER_")}
+        command = [str(program), *arguments]
+        return subprocess.run(
+            command, cwd=folder, env={**kept, **environ}, capture_output=True, text=True, timeout=30, check=False
+        )
+
+    with bellringer_server.plain_database() as dsn, bellringer_server.plain_database() as other:
+        _, said_parent = start("dev", "--port", "0", BELLRINGER_DSN=other)
+        parent_url = ready(said_parent)
+        created = call(tmp_path, "jobs", "create", "nightly", "t", "--cron", "0 2 * * *")
+        assert created.returncode == 0, created.stderr
+        assert "nightly" in call(own / "src", "jobs", "list").stdout  # a folder without an instance uses its parent's
+
+        mine, said_mine = start("dev", "--port", "0", "--folder", str(own / ".bellringer"), BELLRINGER_DSN=dsn)
+        own_url = ready(said_mine)
+        assert "other commands need" in said_mine.read_text()  # of the folder where it was started
+        assert json.loads(call(own, "settings", "-o", "json").stdout)
+        assert "nightly" not in call(own, "jobs", "list").stdout
+        mine.send_signal(signal.SIGINT)
+        assert mine.wait(40) == 0
+
+        stopped = "error: the dev server of this folder is not running\n"
+        for arguments in (("jobs", "delete", "nightly", "--yes"), ("why", "nightly")):
+            refused = call(own, *arguments)
+            assert refused.returncode != 0
+            assert refused.stderr.startswith(stopped), refused.stderr
+            assert "start it with `bellringer dev`, or name a server with --url" in refused.stderr
+        below = call(own / "src", "jobs", "list")
+        assert f"the dev server of the folder {own} is not running" in below.stderr
+        status = call(own, "migrate", "status")
+        assert status.stderr.startswith(stopped)
+        assert "or name a database with BELLRINGER_DSN" in status.stderr
+        (own / "app.py").write_text(APP + "print(app.dsn)\n")
+        sent = subprocess.run(
+            [sys.executable, "app.py"], cwd=own, capture_output=True, text=True, timeout=30, check=False
+        )
+        assert "or set BELLRINGER_DSN" in sent.stderr
+
+        assert "nightly" in call(own, "jobs", "list", "--url", parent_url).stdout
+        assert "nightly" in call(own, "jobs", "list", BELLRINGER_URL=parent_url).stdout
+        assert call(own, "verify", "--url", parent_url).returncode == 0
+        assert call(own, "verify", BELLRINGER_URL=parent_url).returncode == 0
+        assert call(own, "migrate", "status", BELLRINGER_DSN=dsn).returncode == 0
+        gone = call(own, "jobs", "list", "--url", own_url)
+        assert "not running" not in gone.stderr
+        assert gone.returncode != 0
 
 
 def _port(url: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
 from datetime import date
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from bellringer.cli.command_groups import CommandGroup
-from bellringer.cli.options import load_config
 from bellringer.cli.output import LIST, output_option, print_list
 from bellringer.cli.progress import show_progress
 
@@ -131,9 +131,10 @@ def cat(day: date, tenant: str | None, location: str | None) -> None:
 
 def _run(location: str | None, act: Callable[[ObjectStore], Coroutine[Any, Any, T]]) -> T:
     from bellringer.backend_factory import create_archive
+    from bellringer.config import load_config
     from bellringer.errors import ConfigError
 
-    source = create_archive(load_config(archive=location))
+    source = create_archive(load_config({"archive": location}, environ=os.environ))
     if source is None:
         raise ConfigError(
             "no archive is configured", hint="set BELLRINGER_ARCHIVE=file:///folder or s3://bucket/prefix"

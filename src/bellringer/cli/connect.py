@@ -26,7 +26,10 @@ _NO_JOB: Final = re.compile(r"there is no job '([^']+)'")
 
 
 def find_url(flag: str | None, folder: Path | None = None) -> str:
-    """The URL of --url, of the configuration, of a `bellringer dev` in this or a parent folder, or the default."""
+    """The URL of --url, of the configuration, of a `bellringer dev` in this or a parent folder, or the default.
+
+    Raises ConfigError if that `bellringer dev` is stopped: the default might be the server of another folder.
+    """
     from bellringer.config import load_config
     from bellringer.dev.state_dir import find
 
@@ -34,7 +37,7 @@ def find_url(flag: str | None, folder: Path | None = None) -> str:
     config = load_config({"url": flag}, environ=os.environ, folder=folder)
     if config.url:
         return config.url
-    place = find(folder)
+    place = find(folder, instead="name a server with --url")
     return place.url if place else DEFAULT_URL
 
 

@@ -81,14 +81,17 @@ def process_options(function: F) -> F:
 
 
 def load_config(**flags: Any) -> Config:
-    """Load the configuration. If no database is configured, use that of a nearby `bellringer dev`."""
+    """Load the configuration. If no database is configured, use that of a nearby `bellringer dev`.
+
+    Raises ConfigError if that `bellringer dev` is stopped.
+    """
     import msgspec
 
     from bellringer.config import load_config
     from bellringer.dev.state_dir import find
 
     config = load_config(flags, environ=os.environ)
-    if not config.dsn and (place := find(Path.cwd())):
+    if not config.dsn and (place := find(Path.cwd(), instead="name a database with BELLRINGER_DSN")):
         return msgspec.structs.replace(config, dsn=place.dsn)
     return config
 

@@ -96,5 +96,6 @@ def cli() -> None:
     """A distributed job scheduler for Python teams.
 
     Commands that inspect and control talk to a server: the one given by --url or BELLRINGER_URL, else a
-    `bellringer dev` in this folder or a parent folder, else http://127.0.0.1:8700.
+    `bellringer dev` in this folder or a parent folder, else http://127.0.0.1:8700. If that `bellringer dev`
+    is stopped, they fail: they do not look for another server.
     """

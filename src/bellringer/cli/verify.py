@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from bellringer.cli import options
 from bellringer.cli.command_groups import Command, fail
-from bellringer.cli.options import load_config
 from bellringer.cli.progress import show_progress
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def verify(as_json: bool, dsn: str | None, url: str | None, key: str | None, **a
     """
     if dsn and url:
         fail("--dsn and --url exclude each other", "give the database or the server that verifies")
-    config = load_config(dsn=dsn)
+    config = _load_config(dsn, url)
     printer = _JsonPrinter() if as_json else _TextPrinter()
     with show_progress("verifying", "jobs") as progress:
         if url or not config.dsn:
@@ -88,6 +89,14 @@ def verify(as_json: bool, dsn: str | None, url: str | None, key: str | None, **a
     printer.close(summary)
     if not summary["clean"]:
         click.get_current_context().exit(1)
+
+
+def _load_config(dsn: str | None, url: str | None) -> Config:
+    """Loads the configuration. The database of a nearby `bellringer dev` is not used if a server is named."""
+    from bellringer.config import load_config
+
+    config = load_config({"dsn": dsn, "url": url}, environ=os.environ)
+    return config if config.url else options.load_config(dsn=dsn)
 
 
 def _ask_server(

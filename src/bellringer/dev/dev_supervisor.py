@@ -16,6 +16,7 @@ from bellringer.dev import state_dir
 from bellringer.dev.dev_database import DevDatabase
 from bellringer.dev.live_output import Painter, print_line
 from bellringer.dev.state_dir import DevState
+from bellringer.errors import ConfigError
 from bellringer.supervise import shared_metrics
 from bellringer.supervise.process_group import (
     ChildExit,
@@ -121,12 +122,21 @@ class DevSupervisor:
             print_line(f"  documentation on {plan.url}/guide/")
         else:
             print_line("  no documentation in this installation: run `make docs` in a checkout, then start again")
-        found = state_dir.find(Path.cwd())
-        if found is None or found.url != plan.url:  # another folder, or another instance runs here
+        if not self._is_found_from_here():
             print_line(f"  other commands need  export BELLRINGER_URL={plan.url}")
         if not plan.target:
             print_line("  no app was given, so nothing runs yet: try `bellringer dev app.py`, or --demo")
         print_line()
+
+    def _is_found_from_here(self) -> bool:
+        """Whether other commands in this directory reach this instance: not with another --folder, or if another
+        instance runs here.
+        """
+        try:
+            found = state_dir.find(Path.cwd(), instead="")
+        except ConfigError:
+            return False
+        return found is not None and found.url == self._plan.url
 
     def _start_server(self, environment: Mapping[str, str]) -> None:
         plan = self._plan

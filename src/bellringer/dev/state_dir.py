@@ -41,15 +41,41 @@ class DevState:
     parts: tuple[ClusterProcess, ...] = ()
 
 
-def find(start: Path) -> DevState | None:
-    """Returns the instance that runs in this directory, or in the nearest parent directory."""
+def find(start: Path, *, instead: str) -> DevState | None:
+    """Returns the instance that runs in this directory, or in the nearest parent directory that has one.
+
+    A stopped instance is never passed over: a command meant for it must not reach the instance of another directory.
+
+    Args:
+        start: where the search begins.
+        instead: what the hint suggests to a caller who does not want to start the stopped instance.
+
+    Raises:
+        ConfigError: the nearest instance is not running.
+    """
     for folder in (start, *start.parents):
         others = sorted(folder.glob(f"{DEV_FOLDER}-*"), key=lambda path: (len(path.name), path.name))
-        for candidate in (folder / DEV_FOLDER, *others, folder / CLUSTER_FOLDER):
-            place = read(candidate)
-            if place is not None and lives(place.pid):
-                return place
+        candidates = [folder / DEV_FOLDER, *others, folder / CLUSTER_FOLDER]
+        running = (state for state in map(read, candidates) if state is not None and lives(state.pid))
+        if found := next(running, None):
+            return found
+        if stopped := next((candidate for candidate in candidates if _was_used(candidate)), None):
+            raise _stopped(stopped, start, instead)
     return None
+
+
+def _was_used(folder: Path) -> bool:
+    """Whether an instance has kept its state in the folder: each of them locks a file and leaves it behind."""
+    return any((folder / name).is_file() for name in (LOCK_FILE, STATE_FILE))
+
+
+def _stopped(state_folder: Path, start: Path, instead: str) -> ConfigError:
+    folder = state_folder.parent
+    where = "this folder" if folder == start else f"the folder {folder}"
+    what, command = ("cluster", "cluster up") if state_folder.name == CLUSTER_FOLDER else ("dev server", "dev")
+    there = "" if folder == start else " there"
+    hint = f"start it{there} with `bellringer {command}`, or {instead}"
+    return ConfigError(f"the {what} of {where} is not running", hint=hint)
 
 
 def claim(base: Path, *, exact: bool) -> tuple[Path, int]:

@@ -53,13 +53,13 @@ class ServiceConnection:
     @property
     def dsn(self) -> str:
         """The URL of the database: the given one, that of BELLRINGER_DSN or of the file that BELLRINGER_DSN_FILE names,
-        or that of a nearby `bellringer dev`.
+        or that of a nearby `bellringer dev`. Raises ConfigError if there is none, or if it is stopped.
         """
         if given := self._dsn or os.environ.get(DSN_VARIABLE):
             return given
         if path := os.environ.get(DSN_FILE_VARIABLE):
             return read_value_file(DSN_FILE_VARIABLE, path)
-        dev = state_dir.find(Path.cwd())
+        dev = state_dir.find(Path.cwd(), instead=f"set {DSN_VARIABLE}")
         if dev is None:
             raise ConfigError("no database is configured", hint=f"run `bellringer dev`, or set {DSN_VARIABLE}")
         return dev.dsn

@@ -104,11 +104,29 @@ def test_the_url_is_the_flag_then_the_environment_then_the_nearest_dev(
     assert find_url("http://flag", inner) == "http://flag"
 
 
-def test_a_dev_that_was_killed_is_not_found(tmp_path: Path) -> None:
+def test_a_dev_that_was_killed_is_refused(tmp_path: Path) -> None:
     state_dir.prepare(tmp_path / state_dir.DEV_FOLDER)
     gone = 2**22 + 1  # beyond the largest pid that Linux gives
     state_dir.write(tmp_path / state_dir.DEV_FOLDER, state_dir.DevState(dsn="postgresql://x", url="http://x", pid=gone))
-    assert state_dir.find(tmp_path) is None
+    with pytest.raises(ConfigError, match="the dev server of this folder is not running") as refused:
+        state_dir.find(tmp_path, instead="name a server with --url")
+    assert refused.value.hint == "start it with `bellringer dev`, or name a server with --url"
+    (tmp_path / "src").mkdir()
+    with pytest.raises(ConfigError, match=f"the dev server of the folder {tmp_path} is not running"):
+        find_url(None, tmp_path / "src")
+
+
+def test_a_folder_that_no_dev_has_used_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BELLRINGER_URL", raising=False)
+    (tmp_path / state_dir.DEV_FOLDER).mkdir()
+    assert find_url(None, tmp_path) == "http://127.0.0.1:8700"
+
+
+def test_a_stopped_cluster_is_refused(tmp_path: Path) -> None:
+    with state_dir.alone(tmp_path / state_dir.CLUSTER_FOLDER):
+        pass
+    with pytest.raises(ConfigError, match="the cluster of this folder is not running; start it with `bellringer clu"):
+        state_dir.find(tmp_path, instead="name a server with --url")
 
 
 WORK = Work(

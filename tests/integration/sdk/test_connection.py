@@ -16,6 +16,7 @@ import asyncpg
 import pytest
 
 from bellringer import App, SchemaMismatch, Unavailable
+from bellringer.errors import ConfigError
 from bellringer.testing.postgres import TestServer, at_database
 
 
@@ -51,12 +52,12 @@ def test_dev_is_found_from_a_folder_below(nowhere: Path, monkeypatch: pytest.Mon
     assert App().dsn == "postgresql://dev/x"
 
 
-def test_a_dev_that_has_ended_is_passed_over(nowhere: Path) -> None:
+def test_a_dev_that_has_ended_is_refused(nowhere: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     _left_by_dev(nowhere, ended.pid)
 
-    with pytest.raises(Exception, match="no database"):
+    with pytest.raises(ConfigError, match="not running; start it with `bellringer dev`, or set BELLRINGER_DSN"):
         App().dsn  # noqa: B018
 
 
