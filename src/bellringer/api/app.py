@@ -103,7 +103,7 @@ def create_app(
         replica=None if replica is None else Replica(replica, clock),
         catalog=catalog,
         read_cache=read_cache,
-        known_tasks=KnownTasks(store, unknown_tasks),
+        known_tasks=KnownTasks(store, unknown_tasks, reads_options=True),
         create_batcher=CreateBatcher(tenants, catalog),
         version=version,
         clock=clock,

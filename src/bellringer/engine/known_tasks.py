@@ -15,6 +15,9 @@ from bellringer.store.connection_pool import Store
 FRESH_SECONDS: Final = 10.0  # how long a known task counts as known
 RETRY_SECONDS: Final = 1.0  # how long an unknown task counts as unknown
 
+_NO_OPTIONS: Final = ", and the retry, timeout, delivery and pool of its code do not apply to them"
+_APPLY_OPTIONS: Final = "then send again, repeat a PUT, or set its options with `bellringer jobs update`"
+
 UnknownTasks = Literal["accept", "warn", "refuse"]
 
 
@@ -28,11 +31,16 @@ class TaskWarning:
 
 
 class KnownTasks:
-    """The tasks of live workers, read at most once a second; `policy` decides about unknown tasks."""
+    """The tasks of live workers, read at most once a second; `policy` decides about unknown tasks.
 
-    def __init__(self, store: Store, policy: UnknownTasks = "warn") -> None:
+    With `reads_options`, the caller takes omitted options from the description of the task, as the API does, rather
+    than from the code itself, as the SDK does.
+    """
+
+    def __init__(self, store: Store, policy: UnknownTasks = "warn", *, reads_options: bool = False) -> None:
         self._store = store
         self._policy = policy
+        self._reads_options = reads_options
         self._read_at = float("-inf")
         self._live: dict[str, set[str]] = {}
 
@@ -51,7 +59,8 @@ class KnownTasks:
                 message = f"no worker has ever known the task {task!r}"
                 raise InvalidInput(message, hint=self._hint(task), pointer="/task", code="task_unknown")
             if self._live and pool not in pools:
-                return self._warning(task, pool, pools)
+                lacks_options = self._reads_options and not pools and not await tasks.is_described(self._store, task)
+                return self._warning(task, pool, pools, lacks_options=lacks_options)
         return None
 
     async def _pools(self, task: str, fresh: float) -> set[str]:
@@ -61,9 +70,12 @@ class KnownTasks:
             self._read_at = monotonic()
         return self._live.get(task, set())
 
-    def _warning(self, task: str, pool: str, pools: set[str]) -> TaskWarning:
+    def _warning(self, task: str, pool: str, pools: set[str], *, lacks_options: bool) -> TaskWarning:
         detail = f"no live worker of pool {pool} knows the task {task}; its runs wait until one does"
         hint = f"workers of {', '.join(sorted(pools))} know it" if pools else self._hint(task)
+        if lacks_options:
+            detail += _NO_OPTIONS
+            hint = f"{hint.replace('?', '? If not, start a worker that has it')}, {_APPLY_OPTIONS}"
         return TaskWarning(code="task_unknown", detail=detail, hint=hint)
 
     def _hint(self, task: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx2
 import pytest
 
 from bellringer.api.app import create_app
+from bellringer.api.http.read_cache import TASK_DEFAULTS_TTL_SECONDS
 from bellringer.clock import SystemClock
 from bellringer.engine.known_tasks import UnknownTasks
 from bellringer.engine.monitor import report_stuck_jobs
@@ -46,8 +48,14 @@ async def test_every_way_to_name_an_unknown_task_is_answered_with_a_warning(
     typo = {
         "code": "task_unknown",
         "pointer": "/task",
-        "detail": "no live worker of pool short knows the task shop.sned; its runs wait until one does",
-        "hint": "did you mean shop.send?",
+        "detail": (
+            "no live worker of pool short knows the task shop.sned; its runs wait until one does, "
+            "and the retry, timeout, delivery and pool of its code do not apply to them"
+        ),
+        "hint": (
+            "did you mean shop.send? If not, start a worker that has it, then send again, repeat a PUT, "
+            "or set its options with `bellringer jobs update`"
+        ),
     }
     made = await api.post(f"{API}/jobs", json=job("a", "shop.sned"))
     assert (made.status_code, made.json()["warnings"]) == (202, [typo])
@@ -62,6 +70,31 @@ async def test_every_way_to_name_an_unknown_task_is_answered_with_a_warning(
     elsewhere = await api.post(f"{API}/jobs", json=job("l", "shop.send", pool="long"))
     assert elsewhere.json()["warnings"][0]["hint"] == "workers of short know it"
     assert "warnings" not in (await api.get(f"{API}/jobs/a")).json()
+
+
+async def test_options_of_the_code_apply_as_the_warning_says(
+    api: httpx2.AsyncClient, store: Store, catalog: Catalog
+) -> None:
+    await join(store, catalog, "shop.send")
+    put = await api.put(f"{API}/jobs/a", json={"task": "late"})
+    changed = await api.put(f"{API}/jobs/b", json={"task": "late"})
+    assert all("do not apply" in answer.json()["warnings"][0]["detail"] for answer in (put, changed))
+    await catalog.describe_tasks(
+        [TaskDescription(name="late", schema='{"a": 1}', doc="", defaults='{"timeout": 77, "retry": {"attempts": 9}}')]
+    )
+    await asyncio.sleep(TASK_DEFAULTS_TTL_SECONDS)
+
+    def options(answer: httpx2.Response) -> tuple[Any, Any]:
+        return answer.json()["timeout"], answer.json()["retry"]["attempts"]
+
+    patched = await api.patch(f"{API}/jobs/b", json={"priority": 8})
+    assert options(patched) == (None, 3)
+    patched = await api.patch(f"{API}/jobs/b", json={"timeout": "77s"})
+    assert options(patched) == ("1m17s", 3)
+    repeated = await api.put(f"{API}/jobs/a", json={"task": "late"})
+    assert options(repeated) == ("1m17s", 9)
+    [warning] = repeated.json()["warnings"]  # no worker that is live knows it, but one has described it
+    assert warning["detail"] == "no live worker of pool short knows the task late; its runs wait until one does"
 
 
 async def test_known_and_built_in_tasks_have_no_warning(
