@@ -20,6 +20,7 @@ from bellringer.cli.output import (
     output_option,
     print_fields,
     print_list,
+    print_warnings,
     to_json,
 )
 from bellringer.cli.progress import show_progress
@@ -51,7 +52,11 @@ UNENDED: Final = frozenset({"running", "paused"})
 )
 @click.option("--to", "end", required=True, metavar="TIME", help="End of the range (exclusive).")
 @click.option(
-    "--parallel", type=click.IntRange(1, 1000), default=1, show_default=True, help="Maximum number of concurrent runs."
+    "--parallel",
+    type=click.IntRange(1, 1000),
+    default=1,
+    show_default=True,
+    help="Maximum number of concurrent runs. One at a time, unless the job has the overlap `allow`.",
 )
 @click.option(
     "--order",
@@ -100,7 +105,8 @@ def backfill(
     """
     from bellringer.cli.jobs import confirm
 
-    found = client.plan_backfill(job, start, end, reprocess=reprocess)
+    found = client.plan_backfill(job, start, end, reprocess=reprocess, parallelism=parallel)
+    print_warnings(found.warnings)
     if dry_run or output == "table":
         print_plan(found, output)
     if dry_run:

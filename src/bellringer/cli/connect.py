@@ -22,6 +22,7 @@ R = TypeVar("R")
 
 DEFAULT_URL: Final = "http://127.0.0.1:8700"
 MAX_SUGGESTIONS: Final = 3
+_BACKFILL_ID: Final = re.compile(r"bf_[0-9]+")
 _NO_JOB: Final = re.compile(r"there is no job '([^']+)'")
 
 
@@ -53,6 +54,8 @@ def _suggest(client: Client, message: str) -> str:
     if (found := _NO_JOB.match(message)) is None:
         return ""
     name = found[1]
+    if _BACKFILL_ID.fullmatch(name):
+        return f"{name} is the id of a backfill: `bellringer backfills get {name}` shows it"
     with suppress(BellringerError):
         if jobs := [job.name for job in client.jobs(q=name, limit=MAX_SUGGESTIONS).items]:
             return f"did you mean {' or '.join(jobs)}?"

@@ -32,6 +32,7 @@ from bellringer.explain import (
     explain_node,
     explain_occurrence,
     explain_run,
+    explain_skipped_time,
     nearest_instant,
     next_instant,
     node_of_reason,
@@ -187,7 +188,9 @@ async def load_job_explanation(store: Store, job_id: UUID, time: str | None = No
     if job is None:
         raise NotFound("there is no such job")
     if time is not None:
-        return await _explain_instant(store, job, parse_asked_time(time, job.schedules), tenant_id)
+        explained = await _explain_instant(store, job, parse_asked_time(time, job.schedules), tenant_id)
+        skipped = explain_skipped_time(time, job.schedules)
+        return replace(explained, reasons=[*explained.reasons, skipped]) if skipped else explained
     newest = await runs.of_job(store, job_id, tenant_id, None, 1)
     key = newest[0].key if newest else None
     found = await runs.get(store, key, tenant_id) if key else None

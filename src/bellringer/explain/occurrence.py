@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from shlex import quote
+from zoneinfo import ZoneInfo
 
 from bellringer.durations import format_duration
 from bellringer.explain.facts import (
@@ -16,8 +17,16 @@ from bellringer.explain.facts import (
     MissedSpan,
     PendingBackfill,
 )
-from bellringer.explain.text import blocking_reason, format_count, format_instant, info_reason, round_duration, shorten
-from bellringer.schedule import At, Delay, Schedule, explain_exclusion
+from bellringer.explain.text import (
+    blocking_reason,
+    format_count,
+    format_in_zone,
+    format_instant,
+    info_reason,
+    round_duration,
+    shorten,
+)
+from bellringer.schedule import At, Delay, Schedule, ZonedSchedule, explain_exclusion
 from bellringer.schedule.instants import EPOCH
 
 
@@ -105,11 +114,35 @@ def not_an_instant_reason(schedules: Sequence[Schedule], at: datetime, now: date
     back = max(EPOCH, at - timedelta(days=3660))
     before = _pick(max, [s.last_at_or_before(at, not_before=back) for s in schedules])
     after = _pick(min, [s.next_after(at) for s in schedules])
-    sides = [f"the previous one is {format_instant(before)}"] if before else []
-    sides += [f"the next one is {format_instant(after)}"] if after else []
+    sides = [f"the previous one is {_format_occurrence(before, schedules)}"] if before else []
+    sides += [f"the next one is {_format_occurrence(after, schedules)}"] if after else []
+    shown = format_in_zone(at, zone_of(schedules))
     return blocking_reason(
-        "not_an_instant", f"{format_instant(at)} is not a time of the schedule: {', '.join(sides) or 'it has none'}"
+        "not_an_instant", f"{shown} is not a time of the schedule: {', '.join(sides) or 'it has none'}"
     )
+
+
+def zone_of(schedules: Sequence[Schedule]) -> str:
+    """Returns the time zone of a job: that of its first schedule that has one."""
+    return next((s.timezone for s in schedules if isinstance(s, ZonedSchedule)), "UTC")
+
+
+def skipped_time_reason(naive: datetime, zone: str) -> ExplainReason | None:
+    """Says that a local time does not exist because of a DST change; None if it exists."""
+    at = naive.replace(tzinfo=ZoneInfo(zone)).astimezone(UTC)
+    local = at.astimezone(ZoneInfo(zone)).replace(tzinfo=None)
+    if local == naive:
+        return None
+    text = f"DST: {naive:%Y-%m-%d %H:%M} does not exist in {zone}, the clocks skip it; it was read as {local:%H:%M}"
+    return info_reason("local_time_skipped", text)
+
+
+def _format_occurrence(at: datetime, schedules: Sequence[Schedule]) -> str:
+    shown = format_in_zone(at, zone_of(schedules))
+    in_gap = any(
+        isinstance(s, ZonedSchedule) and is_named_by([s], at) and "dst_gap" in s.flags_of(at) for s in schedules
+    )
+    return f"{shown}, the first moment after a local time that the clocks skip (DST)" if in_gap else shown
 
 
 def unaccounted_reason(facts: ExplainFacts, job: JobFacts, at: datetime, now: datetime) -> ExplainReason:

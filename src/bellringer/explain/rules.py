@@ -33,8 +33,10 @@ from bellringer.explain.occurrence import (
     nearest_reason,
     not_an_instant_reason,
     outage_reason,
+    skipped_time_reason,
     unaccounted_reason,
     upcoming_freeze_reason,
+    zone_of,
 )
 from bellringer.explain.text import (
     blocking_reason,
@@ -52,7 +54,7 @@ from bellringer.explain.text import (
 )
 from bellringer.explain.workers import explain_circuit, explain_pool_choice, explain_tenant_cap, explain_workers
 from bellringer.explain.workflow_nodes import explain_workflow_run
-from bellringer.schedule import Delay, Schedule, ZonedSchedule
+from bellringer.schedule import Delay, Schedule
 from bellringer.schedule.instants import read_instant
 
 
@@ -246,15 +248,26 @@ def nearest_instant(schedules: Sequence[Schedule], at: datetime) -> datetime | N
     return min((moment for moment in coming if moment is not None and moment - at < ASKED_TIME_SPAN), default=None)
 
 
+ASKED_TIME_HINT: Final = (
+    'write it with its date, like "2026-12-01T09:00" in the time zone of the job, or "2026-12-01T09:00Z" in UTC'
+)
+
+
 def parse_asked_time(text: str, schedules: Sequence[Schedule]) -> datetime:
     """Parses RFC 3339. A time without an offset is in the time zone of the job."""
     try:
-        return read_instant(text, what="at", pointer="/at")
+        return read_instant(text, what="at", pointer="/at", hint=ASKED_TIME_HINT)
     except InvalidSchedule as error:
         if error.code != "offset_required":
             raise
-    zone = next((s.timezone for s in schedules if isinstance(s, ZonedSchedule)), "UTC")
-    return read_instant(datetime.fromisoformat(text.upper()).replace(tzinfo=ZoneInfo(zone)), what="at", pointer="/at")
+    local = datetime.fromisoformat(text.upper()).replace(tzinfo=ZoneInfo(zone_of(schedules)))
+    return read_instant(local, what="at", pointer="/at")
+
+
+def explain_skipped_time(text: str, schedules: Sequence[Schedule]) -> ExplainReason | None:
+    """Explains that a time that `parse_asked_time` has parsed does not exist on the clocks of the job's time zone."""
+    asked = datetime.fromisoformat(text.upper())
+    return None if asked.tzinfo else skipped_time_reason(asked, zone_of(schedules))
 
 
 # A run

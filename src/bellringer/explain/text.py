@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from shlex import quote
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from bellringer.durations import format_duration
 from bellringer.explain.facts import MAX_QUOTE_LENGTH, MAX_RUNS_AHEAD_COUNTED, ExplainReason, JobFacts, RestoreFacts
@@ -15,6 +16,14 @@ def format_instant(moment: datetime) -> str:
     """Formats an instant in UTC. Seconds are omitted if they are zero."""
     utc = moment.astimezone(UTC)
     return f"{utc:%Y-%m-%d %H:%M}{f':{utc.second:02}' if utc.second else ''}Z"
+
+
+def format_in_zone(moment: datetime, zone: str) -> str:
+    """Formats an instant in UTC, and in another time zone next to it."""
+    if zone == "UTC":
+        return format_instant(moment)
+    local = moment.astimezone(ZoneInfo(zone))
+    return f"{format_instant(moment)} ({local:%Y-%m-%d %H:%M}{f':{local.second:02}' if local.second else ''} {zone})"
 
 
 def blocking_reason(code: str, text: str, fix: str = "") -> ExplainReason:

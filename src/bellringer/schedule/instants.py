@@ -33,10 +33,13 @@ def from_seconds(seconds: int) -> datetime:
     return EPOCH + timedelta(seconds=seconds)
 
 
-def read_instant(value: datetime | str, *, what: str, pointer: str = "") -> datetime:
-    """Convert an aware datetime, or RFC 3339 text with an offset, to an instant in UTC. Raises InvalidSchedule."""
+def read_instant(value: datetime | str, *, what: str, pointer: str = "", hint: str = _FORMAT_HINT) -> datetime:
+    """Convert an aware datetime, or RFC 3339 text with an offset, to an instant in UTC. Raises InvalidSchedule.
+
+    `hint` says how to write the value, for a caller that accepts other forms as well.
+    """
     try:
-        return _parse(value, what)
+        return _parse(value, what, hint)
     except InvalidSchedule as error:
         error.pointer = pointer
         raise
@@ -47,8 +50,8 @@ def write_instant(instant: datetime) -> str:
     return instant.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
 
 
-def _parse(value: datetime | str, what: str) -> datetime:
-    moment = value if isinstance(value, datetime) else _parse_text(value, what)
+def _parse(value: datetime | str, what: str, hint: str) -> datetime:
+    moment = value if isinstance(value, datetime) else _parse_text(value, what, hint)
     if moment.utcoffset() is None:
         message = f"{what} {_truncate(value)} has no UTC offset"
         raise InvalidSchedule(message, code="offset_required", hint="add Z, or an offset such as +01:00")
@@ -63,11 +66,11 @@ def _parse(value: datetime | str, what: str) -> datetime:
     return instant
 
 
-def _parse_text(value: object, what: str) -> datetime:
+def _parse_text(value: object, what: str, hint: str) -> datetime:
     if not isinstance(value, str):
-        raise _error(f"{what} must be a string or a datetime, not {type(value).__name__}")
+        raise _error(f"{what} must be a string or a datetime, not {type(value).__name__}", hint=hint)
     if not _RFC3339.fullmatch(value):
-        raise _error(f"{what} {_truncate(value)} is not an RFC 3339 date and time")
+        raise _error(f"{what} {_truncate(value)} is not an RFC 3339 date and time", hint=hint)
     try:
         return datetime.fromisoformat(value.upper())
     except ValueError as error:
@@ -81,5 +84,5 @@ def _truncate(value: object) -> str:
     return repr(text if len(text) <= 40 else text[:40] + "…")
 
 
-def _error(message: str, *, hint: str = _FORMAT_HINT) -> InvalidSchedule:
+def _error(message: str, *, hint: str) -> InvalidSchedule:
     return InvalidSchedule(message, code="datetime_invalid", hint=hint)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
+from msgspec import UNSET, UnsetType
+
 from bellringer.errors import NotFound
-from bellringer.wire.models import RequestModel, ResponseModel
+from bellringer.wire.models import RequestModel, RequestWarning, ResponseModel
 
 ORDERS: Final = ("oldest", "newest")
 REPROCESS: Final = ("none", "failed", "all")
@@ -46,6 +48,7 @@ class BackfillPlan(ResponseModel, frozen=True, rename=_RENAMED):
     first: datetime | None
     last: datetime | None
     plan: str
+    warnings: list[RequestWarning] | UnsetType = UNSET  # of the terms of the request
 
 
 class BackfillItem(ResponseModel, frozen=True, rename=_RENAMED):

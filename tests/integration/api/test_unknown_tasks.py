@@ -117,9 +117,9 @@ async def test_a_bulk_is_warned_once_for_each_task(
     headers = {"Prefer": "return=minimal"} if minimal else {}
     made = await api.post(f"{API}/jobs/bulk", json={"items": items}, headers=headers)
     assert made.status_code == 201, made.text
-    assert [(w["pointer"], w["hint"]) for w in made.json()["warnings"]] == [
-        ("/items/250/task", "did you mean shop.send?")
-    ]
+    [warning] = made.json()["warnings"]
+    assert warning["pointer"] == "/items/250/task"
+    assert warning["hint"].startswith("did you mean shop.send?")
 
 
 def opened(store: Store, catalog: Catalog, tenants: Store, policy: UnknownTasks) -> httpx2.AsyncClient:

@@ -106,6 +106,36 @@ async def test_it_is_started_with_the_terms_that_were_given(url: str, store: Sto
     assert json.loads((await call(url, "backfills", "get", "bf_1", "-o", "json"))[0])["total"] == 24
 
 
+async def test_a_plan_of_a_job_without_overlap_warns_that_its_runs_are_not_parallel(
+    url: str, store: Store, catalog: Catalog
+) -> None:
+    alone = Definition(name="alone", task="demo", schedules=(cron("0 * * * *"),))
+    await create(store, catalog, [alone], tenant_id=1, who="me")
+    asked = ("jobs", "backfill", "alone", *DAY, "--dry-run", "-o", "json")
+    shown, beside = await call(url, *asked, "--parallel", "3")
+    [warning] = json.loads(shown)["warnings"]
+    assert (warning["code"], warning["pointer"]) == ("no_overlap", "/parallelism")
+    assert beside == (
+        "warning: the job's overlap is skip, so one run executes at a time, not 3; "
+        "to run more, use `bellringer jobs update alone --overlap allow`\n"
+    )
+    shown, beside = await call(url, *asked)
+    assert "warnings" not in json.loads(shown)
+    assert beside == ""
+    await call(url, "jobs", "update", "alone", "--overlap", "allow")
+    assert (await call(url, *asked, "--parallel", "3"))[1] == ""
+
+
+async def test_the_id_of_a_backfill_is_recognized(url: str) -> None:
+    _, beside = await call(url, "why", "bf_1", code=4)
+    assert "hint: bf_1 is the id of a backfill: `bellringer backfills get bf_1` shows it" in beside
+
+
+async def test_the_hint_for_a_bound_names_the_accepted_forms(url: str) -> None:
+    _, beside = await call(url, "jobs", "backfill", "hourly", "--from", "yesterday", "--to", "2026-01-06", code=2)
+    assert 'hint: write it like "2026-12-01" or "2026-12-01T09:00" in the time zone of the job' in beside
+
+
 async def test_a_plan_that_no_longer_holds_is_refused(url: str, store: Store) -> None:
     _, beside = await call(url, "jobs", "backfill", "hourly", *DAY, "--plan", "0123456789abcdef", "--yes", code=5)
     assert "have changed since the plan was computed" in beside

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bellringer.core.runs import FINAL_STATES, State
-from bellringer.errors import InvalidInput
+from bellringer.errors import InvalidInput, InvalidSchedule
 from bellringer.explain import (
     MAX_RUNS_AHEAD_COUNTED,
     ExplainFacts,
@@ -22,6 +22,7 @@ from bellringer.explain import (
     explain_job,
     explain_occurrence,
     explain_run,
+    explain_skipped_time,
     format_instant,
     nearest_instant,
     next_instant,
@@ -281,6 +282,44 @@ def test_a_named_time_means_its_minute() -> None:
     assert nearest_instant([late, every("20s")], NOW) == NOW
     assert nearest_instant([every("1h", offset="1m")], NOW) is None
     assert nearest_instant([delay("1s")], NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("gap", "previous"),
+    [
+        (
+            "next",
+            (
+                "2027-03-28 01:00Z (2027-03-28 03:00 Europe/Paris), "
+                "the first moment after a local time that the clocks skip (DST)"
+            ),
+        ),
+        ("skip", "2027-03-27 01:30Z (2027-03-27 02:30 Europe/Paris)"),
+    ],
+)
+def test_a_local_time_that_the_clocks_skip_is_explained(gap: str, previous: str) -> None:
+    nightly = (cron("30 2 * * *", tz="Europe/Paris", gap=gap),)
+    at = parse_asked_time("2027-03-28T02:30", nightly)
+    [reason] = explain_occurrence(then(replace(JOB, schedules=nightly)), at, NOW)
+    assert reason.text == (
+        "2027-03-28 01:30Z (2027-03-28 03:30 Europe/Paris) is not a time of the schedule: "
+        f"the previous one is {previous}, the next one is 2027-03-29 00:30Z (2027-03-29 02:30 Europe/Paris)"
+    )
+    skipped = explain_skipped_time("2027-03-28T02:30", nightly)
+    assert skipped is not None
+    assert skipped.text == (
+        "DST: 2027-03-28 02:30 does not exist in Europe/Paris, the clocks skip it; it was read as 03:30"
+    )
+    for text in ("2027-03-28T03:30", "2027-03-28T02:30Z", "2027-10-31T02:30"):
+        assert explain_skipped_time(text, nightly) is None
+
+
+def test_the_hint_for_an_asked_time_names_the_accepted_forms() -> None:
+    with pytest.raises(InvalidSchedule) as refused:
+        parse_asked_time("20:40", [])
+    assert '"2026-12-01T09:00" in the time zone of the job, or "2026-12-01T09:00Z" in UTC' in refused.value.hint
+    parse_asked_time("2026-12-01T09:00", [])
+    parse_asked_time("2026-12-01T09:00Z", [])
 
 
 def test_the_next_instant_keeps_to_the_bounds_of_the_job() -> None:

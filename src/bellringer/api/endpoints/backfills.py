@@ -5,16 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
+from shlex import quote
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 import msgspec
+from msgspec import UNSET
 from starlette.responses import Response
 
 from bellringer.access import Role
 from bellringer.api.http.operation import CURSOR_PARAMETER, LIMIT_PARAMETER, operation, string
 from bellringer.api.http.request import BigInt, RequestContext, find_job, no_job, reply
-from bellringer.core.policies import MAX_CATCHUP_RUNS_PER_MINUTE
+from bellringer.core.policies import MAX_CATCHUP_RUNS_PER_MINUTE, Overlap
 from bellringer.engine import backfill
 from bellringer.engine.backfill import BackfillEstimate, BackfillWindow
 from bellringer.errors import Conflict, InvalidInput, NotFound
@@ -34,12 +36,15 @@ from bellringer.wire.backfills import (
     encode_backfill,
 )
 from bellringer.wire.decode import Gathering, note
-from bellringer.wire.models import Empty
+from bellringer.wire.models import Empty, RequestWarning
 from bellringer.wire.routes import PREFIX, Routes
 from bellringer.wire.runs import CancelRequest
 
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _NAIVE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9:.]+")
+_BOUND_HINT: Final = (
+    'write it like "2026-12-01" or "2026-12-01T09:00" in the time zone of the job, or "2026-12-01T09:00:00Z" in UTC'
+)
 
 
 class BackfillMark(msgspec.Struct, frozen=True, array_like=True):
@@ -59,7 +64,8 @@ async def create(call: RequestContext) -> Response:
         raise no_job()
     wish = _read_choice(request, job, await call.store.now())
     if request.dry_run:
-        return reply(_plan(wish, await backfill.estimate(call.store, call.catalog, wish, tenant_id=tenant_id)))
+        found = await backfill.estimate(call.store, call.catalog, wish, tenant_id=tenant_id)
+        return reply(_plan(wish, found, _term_warnings(request, job)))
     number = await backfill.start(
         call.store,
         call.catalog,
@@ -110,12 +116,21 @@ def read_bound(text: str, schedules: Sequence[Any], what: str) -> datetime:
     if _DATE.fullmatch(text):
         text += "T00:00:00"
     if not _NAIVE.fullmatch(text):
-        return read_instant(text, what=what)
+        return read_instant(text, what=what, hint=_BOUND_HINT)
     naive = read_instant(text + "Z", what=what).replace(tzinfo=None)
     return read_instant(naive.replace(tzinfo=ZoneInfo(zone)), what=what)
 
 
-def _plan(wish: BackfillWindow, found: BackfillEstimate) -> BackfillPlan:
+def _term_warnings(request: BackfillRequest, job: JobRow) -> list[RequestWarning]:
+    """Returns a warning if the runs cannot execute in parallel, because runs of the job must not overlap."""
+    if request.parallelism == 1 or job.overlap == Overlap.ALLOW:
+        return []
+    detail = f"the job's overlap is {job.overlap}, so one run executes at a time, not {request.parallelism}"
+    hint = f"to run more, use `bellringer jobs update {quote(job.name)} --overlap allow`"
+    return [RequestWarning("no_overlap", "/parallelism", detail, hint)]
+
+
+def _plan(wish: BackfillWindow, found: BackfillEstimate, warnings: list[RequestWarning]) -> BackfillPlan:
     return BackfillPlan(
         job_id=str(wish.job.job_id),
         job=wish.job.name,
@@ -128,6 +143,7 @@ def _plan(wish: BackfillWindow, found: BackfillEstimate) -> BackfillPlan:
         first=found.first,
         last=found.last,
         plan=found.plan,
+        warnings=warnings or UNSET,
     )
 
 
