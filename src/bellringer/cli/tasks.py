@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,9 +20,11 @@ from bellringer.cli.output import (
     output_option,
     print_fields,
     print_list,
+    to_compact_json,
     to_json,
 )
 from bellringer.cli.pools import shown_rate
+from bellringer.durations import format_duration
 
 if TYPE_CHECKING:
     from bellringer.client import Client
@@ -58,7 +61,7 @@ def list_tasks(client: Client, *, limit: int, output: str) -> None:
             f"{task.held:,}",
             f"{task.dead:,}",
             describe_pause(task) or "–",
-            " ".join(f"{name}={value}" for name, value in task.defaults.items() if not isinstance(value, dict)) or "–",
+            " ".join(f"{name}={_shown_default(name, value)}" for name, value in task.defaults.items()) or "–",
             task.doc.partition("\n")[0] or "–",
         ),
         name=lambda task: task.name,
@@ -135,6 +138,15 @@ def resume(client: Client, *, names: Sequence[str], rate: str | None) -> None:
         pace = None if task.paused is None else task.paused.rate
         waiting = "" if pace is None else f"; {task.held:,} runs are released at {shown_rate(pace)}"
         click.echo(f"resumed {task.name}{waiting}")
+
+
+def _shown_default(name: str, value: Any) -> str:
+    """Format a default for a list: 5m for a timeout, attempts:5,delays:[1,60] for a retry policy."""
+    if isinstance(value, dict):
+        return ",".join(f"{key}:{to_compact_json(part)}" for key, part in value.items())
+    if name in {"timeout", "heartbeat", "expected_duration", "expires_in"} and isinstance(value, int | float):
+        return format_duration(timedelta(seconds=value))
+    return str(value)
 
 
 def describe_pause(task: TaskItem) -> str:

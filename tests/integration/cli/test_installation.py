@@ -16,7 +16,8 @@ Ask = Callable[..., Awaitable[tuple[str, str]]]
 async def _join(store: Store, catalog: Catalog) -> int:
     ids = await catalog.task_ids(["shop.report"])
     schema = json.dumps({"type": "object", "properties": {"days": {"type": "integer"}}, "required": ["days"]})
-    told = TaskDescription(name="shop.report", schema=schema, doc="Write a report.\nMore.", defaults='{"pool": "long"}')
+    defaults = '{"pool": "long", "timeout": 300.0, "retry": {"attempts": 9}}'
+    told = TaskDescription(name="shop.report", schema=schema, doc="Write a report.\nMore.", defaults=defaults)
     await catalog.describe_tasks([told])
     who = WorkerRegistration(name="w1", host="h", pid=1, version="1", pools={"long": 4}, task_ids=list(ids.values()))
     return await workers.join(store, who)
@@ -27,7 +28,9 @@ async def test_tasks_are_listed_and_shown(ask: Ask, store: Store, catalog: Catal
     assert (shown, "no tasks" in beside) == ("", True)
     await _join(store, catalog)
     shown, _ = await ask("tasks", "list")
-    assert all(word in shown for word in ("shop.report", "pool=long", "Write a report."))
+    assert all(
+        word in shown for word in ("shop.report", "pool=long", "timeout=5m", "retry=attempts:9", "Write a report.")
+    )
     shown, _ = await ask("tasks", "show", "shop.report")
     assert all(word in shown for word in ("w1", "days", "integer"))
     assert json.loads((await ask("tasks", "show", "shop.report", "-o", "json"))[0])["schema"]["required"] == ["days"]
