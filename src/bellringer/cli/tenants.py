@@ -251,10 +251,9 @@ def _summary(found: Objective) -> Iterator[str]:
         yield f"no runs were due from {span}"
         return
     yield f"actual: {found.compliance:.4%}, {_late(found)} from {span}"
-    verdict = "violated" if found.budget_left < 0 else "met"
-    yield f"{verdict}: {found.budget_left:.1%} of the error budget is left"
+    yield _verdict(found.budget_left)
     for burn in found.burns:
-        yield f"  burn over {burn.over:>3}: {burn.rate:8.2f}   {_late(burn)}"
+        yield f"  last {burn.over:>3}: {_times(burn.rate):>6} times the allowed share   {_late(burn)}"
 
 
 def _missed(found: MissedObjective) -> Iterator[str]:
@@ -262,11 +261,21 @@ def _missed(found: MissedObjective) -> Iterator[str]:
     if found.rate is None:
         yield "no occurrences were expected"
         return
-    verdict = "violated" if found.budget_left < 0 else "met"
     yield f"actual: {found.rate:.4%}, {found.missed:,} of {found.expected:,} missed"
-    yield f"{verdict}: {found.budget_left:.1%} of the error budget is left"
+    yield _verdict(found.budget_left)
     for burn in found.burns:
-        yield f"  burn over {burn.over:>3}: {burn.burn:8.2f}   {burn.missed:,} of {burn.expected:,} missed"
+        share = f"{_times(burn.burn):>6} times the allowed share"
+        yield f"  last {burn.over:>3}: {share}   {burn.missed:,} of {burn.expected:,} missed"
+
+
+def _verdict(budget_left: float) -> str:
+    if budget_left < 0:
+        return f"violated: {_times(1 - budget_left)} times the error budget is used"
+    return f"met: {budget_left:.1%} of the error budget is left"
+
+
+def _times(factor: float) -> str:
+    return f"{factor:,.2f}" if factor < 10 else f"{factor:,.0f}"
 
 
 def _late(found: Objective | Burn | LateMinute) -> str:

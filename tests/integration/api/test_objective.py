@@ -83,7 +83,8 @@ async def test_the_command_line_says_it_in_words(api: httpx2.AsyncClient, store:
     text = "\n".join((*_summary(found), *_worst(found.worst)))
     assert "99.9000% of the runs of default start within 5s" in text
     assert "11 of 1,000 late" in text
-    assert "violated" in text
+    assert "violated: 11 times the error budget is used" in text
+    assert "  last  1h:     11 times the allowed share   " in text
     assert "100% of the slots busy, 10% by this tenant, 90% by others" in text
     assert "pool short: no worker" in text
 

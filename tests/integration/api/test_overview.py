@@ -115,7 +115,17 @@ def pool(**changes: Any) -> HealthFacts:
         (
             replace(WELL, burn=2.0, started_late=5),
             "warn",
-            "More runs started late in the last 1h than the objective allows.",
+            "5 runs started late in the last 1h: more than the objective allows.",
+        ),
+        (
+            replace(WELL, burn=2.0, started_late=19, missed=16),
+            "warn",
+            "3 runs started late and 16 occurrences were missed in the last 1h: more than the objective allows.",
+        ),
+        (
+            replace(WELL, burn=2.0, started_late=5, missed=5),
+            "warn",
+            "5 occurrences were missed in the last 1h: more than the objective allows.",
         ),
         (
             replace(WELL, burn=99.0, started_late=4),

@@ -208,8 +208,9 @@ class HealthFacts:
     troubles: Sequence[JobTrouble]
     late: LateJobs
     burn: float
-    started_late: int
+    started_late: int  # with missed occurrences
     range: str
+    missed: int = 0  # the missed occurrences of started_late
     unknown: Sequence[UnknownTask] = ()
     tasks: Sequence[str] = ()  # the tasks that live workers know
     pauses: Sequence[FailingPause] = ()
@@ -525,8 +526,15 @@ def _rest(facts: HealthFacts) -> Iterator[Attention]:
         text = f"{letters} waiting to be retried or discarded."
         yield _hindrance("dead_letters", WARN, text, fix="bellringer dead groups")
     if facts.burn >= 1 and facts.started_late >= MIN_LATE_RUNS:
-        text = f"More runs started late in the last {facts.range} than the objective allows."
+        text = f"{_describe_late(facts)} in the last {facts.range}: more than the objective allows."
         yield _hindrance("objective", WARN, text, fix="bellringer objective")
+
+
+def _describe_late(facts: HealthFacts) -> str:
+    runs, missed = facts.started_late - facts.missed, facts.missed
+    late = f"{_number(runs)} run{'' if runs == 1 else 's'} started late" if runs or not missed else ""
+    gaps = f"{_number(missed)} occurrence{' was' if missed == 1 else 's were'} missed" if missed else ""
+    return " and ".join(part for part in (late, gaps) if part)
 
 
 def _troubles(facts: HealthFacts, most: int) -> Iterator[Attention]:

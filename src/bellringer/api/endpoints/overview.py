@@ -233,6 +233,7 @@ async def get(call: RequestContext) -> Response:
         tasks=await stored.list_live_tasks(call.reads) if unknown else (),
         burn=timing.burn,
         started_late=timing.late + timing.missed,
+        missed=timing.missed,
         range=chosen,
         late=await stored.count_late_jobs(call.reads, tenant_id),
         suspension=await stored.find_suspension(call.service.store, tenant_id),

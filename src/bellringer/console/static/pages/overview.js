@@ -104,6 +104,8 @@ function VerdictText({ text }) {
   return text;
 }
 
+const formatTimes = (factor) => (factor < 10 ? String(+factor.toFixed(1)) : Math.round(factor).toLocaleString("en"));
+
 function KeyFigures({ data }) {
   const { jobs, dead_letters: dead, workers, scheduler, timing } = data;
   const objective = `${timing.late} of ${timing.started} started later than ${timing.within}${timing.missed ? `, ${timing.missed} were missed` : ""}; objective: ${+(timing.target * 100).toFixed(3)}%`;
@@ -119,10 +121,10 @@ function KeyFigures({ data }) {
     ${one("workers", {}, workers.live.toLocaleString("en"), workers.live === 1 ? "worker" : "workers", workers.live ? "" : "tone-bad")}
     ${one("cluster", {}, `${scheduler.shards.held}/${scheduler.shards.total}`, "shards held", scheduler.shards.free ? "tone-bad" : "")}
     <li title=${objective}><strong>${share}</strong> on time${timing.burn >= 1
-      && html` <span class="tone-warn"><${Icon} name="warning" /> burn rate ${+timing.burn.toFixed(1)}</span>`}</li>
+      && html` <span class="tone-warn"><${Icon} name="warning" /> ${formatTimes(timing.burn)} times the allowed share</span>`}</li>
     ${timing.missed_rate !== null && html`<li title=${`${timing.missed} of ${timing.expected} expected occurrences were missed; objective: at most ${+(timing.max_missed_rate * 100).toFixed(4)}%`}>
       <strong>${+(timing.missed_rate * 100).toFixed(4)}%</strong> missed${timing.missed_burn >= 1
-      && html` <span class="tone-bad"><${Icon} name="warning" /> burn rate ${+timing.missed_burn.toFixed(1)}</span>`}</li>`}
+      && html` <span class="tone-bad"><${Icon} name="warning" /> ${formatTimes(timing.missed_burn)} times the allowed share</span>`}</li>`}
   </ul>`;
 }
 
