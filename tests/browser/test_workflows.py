@@ -1,7 +1,8 @@
-"""Workflows in the console: the list, a workflow run as graph, Gantt and list, its nodes, and versions of a graph."""
+"""Workflows in the console: the list, a workflow run as graph, timeline and list, its nodes, and versions of a graph."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from itertools import combinations
 from random import Random
@@ -142,7 +143,8 @@ def test_who_has_none_is_shown_how_to_write_one(look: Open, shop: Shop) -> None:
 def test_a_workflow_is_found_in_the_list_and_opened(eye: Eye, full: Mapping[str, str]) -> None:
     page = eye.go("workflows?q=etl")
     row = page.get_by_role("row").filter(has_text=MARKUP)
-    expect(row).to_contain_text("12")
+    expect(row).to_contain_text("12 nodes")
+    expect(row).to_contain_text(re.compile(r"running\s*\d+ of 12 nodes"))
     row.get_by_role("link", name="Last run").click()
     page.wait_for_url(f"**/runs/{full['waiting']}")
     expect(box(page, "approved")).to_contain_text("waiting")
@@ -186,9 +188,9 @@ def test_nodes_are_folded_below_their_workflow_run(eye: Eye, shop: Shop) -> None
     page = eye.go("runs")
     rows = page.get_by_role("table", name="Runs").locator("tr[data-row]")
     expect(rows.filter(has_text="folded")).to_have_count(1)
-    page.get_by_role("button", name="Show 2 nodes of folded").click()
+    page.get_by_role("button", name="Show 2 node runs of folded").click()
     expect(rows.filter(has_text="folded")).to_have_count(3)
-    page.get_by_role("button", name="Hide 2 nodes of folded").click()
+    page.get_by_role("button", name="Hide 2 node runs of folded").click()
     expect(rows.filter(has_text="folded")).to_have_count(1)
     eye.go("runs?cause=workflow")  # single nodes are asked for
     expect(rows.filter(has_text="folded")).to_have_count(2)
@@ -202,6 +204,38 @@ def test_a_workflow_is_started_and_paused_from_the_list(eye: Eye, shop: Shop) ->
     page.get_by_role("button", name="Pause: listed").click()
     page.get_by_role("button", name="Resume: listed").wait_for()
     assert shop.ask("GET", f"jobs/{job}")["paused"] is not None
+
+
+def test_the_list_names_the_failed_node_and_the_state_of_the_job(eye: Eye, shop: Shop) -> None:
+    shop.break_down("no scales")
+    job = make(shop, "breaks", {"name": "weigh", "task": "shop.weigh", "kwargs": {"order": 3}})
+    run = start(shop, job)
+    assert shop.ended(run)["state"] == "dead"
+    shop.mend()
+    page = eye.go("workflows?q=breaks")
+    table = page.get_by_role("table", name="Workflows")
+    expect(table.locator("tr[data-row]")).to_contain_text("failing")
+    expect(table.locator("tr.detail")).to_contain_text("RuntimeError: no scales")
+    shop.ask("POST", f"jobs/{job}/pause", {})
+    expect(table.locator("tr[data-row]")).to_contain_text("paused")
+    table.get_by_role("link", name="Show weigh").click()
+    page.wait_for_url(f"**/runs/{run}?node=weigh")
+
+
+def test_a_wide_graph_fits_a_phone(eye: Eye, shop: Shop) -> None:
+    nodes = [{"name": f"read {n}", "task": "shop.give"} for n in range(3)]
+    run = start(shop, make(shop, "wide", *nodes, {"name": "train", "task": "shop.give", "after": ["read 0", "read 1"]}))
+    assert shop.ended(run)["state"] == "succeeded"
+    eye.page.set_viewport_size({"width": NARROW["width"], "height": NARROW["height"]})
+    page = eye.go(f"runs/{run}")
+    expect(page.locator(".dag .box")).to_have_count(4)
+    for n in range(3):
+        place = box(page, f"read {n}").bounding_box()
+        assert place is not None
+        assert place["x"] >= 0
+        assert place["x"] + place["width"] <= NARROW["width"]
+        assert place["width"] > 80  # readable
+    expect(page.get_by_role("heading", name="Timeline")).to_be_visible()
 
 
 def page_graph(eye: Eye, run_id: str) -> Any:
@@ -375,7 +409,7 @@ def test_a_graph_follows_what_runs(eye: Eye, shop: Shop) -> None:
     shop.ask("POST", f"runs/{run}/signals/gate", {})
     expect(box(page, "far")).to_contain_text("running")
     expect(box(page, "far")).to_be_in_viewport()
-    page.get_by_role("button", name="Gantt", exact=True).click()
+    page.get_by_role("button", name="Timeline", exact=True).click()
     expect(page.locator(".gantt li").last).to_contain_text("far")
     expect(page.locator(".gantt .now").first).to_be_attached()
     shop.ask("POST", f"runs/{run}/cancel", {})

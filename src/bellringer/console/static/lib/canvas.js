@@ -1,13 +1,11 @@
 // Panning and zooming of a drawing that is larger than its frame, by pointer, wheel and keyboard. Moving sets one attribute; the drawing is
 // rendered again only when other tiles become visible.
-import { BOX } from "./layout.js";
 
 const ZOOMS = [0.02, 2];
 const MIN_TEXT_ZOOM = 0.45; // below this zoom text is not readable
 const MIN_FIT_ZOOM = 0.6; // initially, the whole drawing is shown only at this zoom or above
 const START_ZOOM = 0.8; // initial zoom of a drawing that does not fit
 const TILE_PIXELS = 400; // pixels: granularity of the visible area
-export const MARGIN = 24;
 
 const bounded = (k) => Math.min(Math.max(k, ZOOMS[0]), ZOOMS[1]);
 
@@ -66,9 +64,14 @@ export class Canvas {
     this.#move(at.x - ((at.x - x) * to) / k, at.y - ((at.y - y) * to) / k, to);
   }
 
+  /** The zooms at which the drawing is as wide and as high as its frame. */
+  get #ratios() {
+    const [{ width, height }, { margin }] = [this.#size, this.plan.box];
+    return [(width - 2 * margin) / this.plan.width, (height - 2 * margin) / this.plan.height];
+  }
+
   get #whole() {
-    const { width, height } = this.#size;
-    return bounded(Math.min((width - 2 * MARGIN) / this.plan.width, (height - 2 * MARGIN) / this.plan.height, 1));
+    return bounded(Math.min(...this.#ratios, 1));
   }
 
   fit() {
@@ -77,13 +80,15 @@ export class Canvas {
     this.#move((width - this.plan.width * k) / 2, (height - this.plan.height * k) / 2, k);
   }
 
-  /** Initial view: the whole drawing if it is readable then, otherwise the part around the box `name`. */
+  /** Initial view: the whole drawing if it is readable then, otherwise the part around the box `name`, with the whole width or height if that is readable. */
   begin(name) {
     const box = this.plan.boxes.get(name);
     if (!box || this.#whole >= MIN_FIT_ZOOM) return this.fit();
-    const { width, height } = this.#size;
-    const centred = (frame, whole, middle) => (whole * START_ZOOM <= frame - 2 * MARGIN ? (frame - whole * START_ZOOM) / 2 : Math.min(MARGIN, frame / 2 - middle * START_ZOOM));
-    return this.#move(centred(width, this.plan.width, box.x + BOX.width / 2), centred(height, this.plan.height, box.y + BOX.height / 2), START_ZOOM);
+    const [{ width, height }, size] = [this.#size, this.plan.box];
+    const side = Math.max(...this.#ratios);
+    const k = side >= MIN_FIT_ZOOM ? Math.min(side, START_ZOOM) : START_ZOOM;
+    const centred = (frame, whole, middle) => (whole * k <= frame - 2 * size.margin + 1 ? (frame - whole * k) / 2 : Math.min(size.margin, frame / 2 - middle * k));
+    return this.#move(centred(width, this.plan.width, box.x + size.width / 2), centred(height, this.plan.height, box.y + size.height / 2), k);
   }
 
   /** Centers these boxes at a readable zoom. */
@@ -92,7 +97,7 @@ export class Canvas {
     if (!boxes.length) return;
     const { width, height } = this.#size;
     const middle = (side, length) => (Math.min(...boxes.map((box) => box[side])) + Math.max(...boxes.map((box) => box[side])) + length) / 2;
-    this.#move(width / 2 - middle("x", BOX.width) * k, height / 2 - middle("y", BOX.height) * k, k);
+    this.#move(width / 2 - middle("x", this.plan.box.width) * k, height / 2 - middle("y", this.plan.box.height) * k, k);
   }
 
   /** Centers the box if it is not visible. */
@@ -101,7 +106,7 @@ export class Canvas {
     const { width, height } = this.#size;
     const { x, y, k } = this.#view;
     const [left, top] = [box.x * k + x, box.y * k + y];
-    if (left < 0 || top < 0 || left + BOX.width * k > width || top + BOX.height * k > height) this.show([name], k);
+    if (left < 0 || top < 0 || left + this.plan.box.width * k > width || top + this.plan.box.height * k > height) this.show([name], k);
   }
 
   /** One pointer pans, two pointers zoom. The wheel zooms with Ctrl or when the drawing has the focus; otherwise it scrolls the page. */

@@ -1,24 +1,25 @@
 // Layered graph layout: nodes are placed in layers by their longest path, ordered to reduce crossings, and aligned with their neighbors.
-export const BOX = { width: 204, height: 54 };
-const SPACING = { layers: 64, worded: 120, boxes: 18, threads: 12 };
+export const BOX = { width: 204, height: 54, margin: 24, layers: 64, worded: 120, gap: 18 }; // worded: distance of layers with labels between them
+export const SMALL_BOX = { width: 114, height: 54, margin: 10, layers: 40, worded: 96, gap: 8 }; // three of them fit beside each other on a phone
+const THREAD = 12; // room for an edge that passes a layer
 const SWEEPS = 8; // passes over all layers to reduce crossings
 const MAX_DUMMY_CELLS = 6000; // above this number, long edges are drawn straight and may pass below boxes
 
 /**
- * nodes: [{name}] in topological order; edges: [{from, to, is}]; direction: lr or tb.
- * Returns {boxes: Map of name → {x, y, layer, at}, lines: [{edge, d, tip, end, frame}], width, height}.
+ * nodes: [{name}] in topological order; edges: [{from, to, is}]; direction: lr or tb; box: the size of the boxes.
+ * Returns {boxes: Map of name → {x, y, layer, at}, lines: [{edge, d, tip, end, frame}], width, height, box}.
  */
-export function layout(nodes, edges, direction = "lr") {
+export function layout(nodes, edges, direction = "lr", box = BOX) {
   const isAcross = direction === "lr";
-  const [length, breadth] = isAcross ? [BOX.width, BOX.height] : [BOX.height, BOX.width];
+  const [length, breadth] = isAcross ? [box.width, box.height] : [box.height, box.width];
   const cells = assignLayers(nodes, edges);
   const layers = [];
   for (const cell of cells.values()) (layers[cell.layer] ??= []).push(cell);
   const paths = addDummyCells(cells, edges, layers);
   reduceCrossings(layers);
-  for (const layer of layers) for (const cell of layer) cell.size = cell.name === null ? SPACING.threads : breadth + SPACING.boxes;
+  for (const layer of layers) for (const cell of layer) cell.size = cell.name === null ? THREAD : breadth + box.gap;
   alignLayers(layers);
-  const gap = isAcross && edges.some((edge) => edge.is !== undefined) ? SPACING.worded : SPACING.layers; // room for edge labels
+  const gap = isAcross && edges.some((edge) => edge.is !== undefined) ? box.worded : box.layers; // room for edge labels
   const along = (cell) => cell.layer * (length + gap);
   const first = Math.min(...layers.flat().map((cell) => cell.across - cell.size / 2), 0);
   const last = Math.max(...layers.flat().map((cell) => cell.across + cell.size / 2), 0);
@@ -26,12 +27,12 @@ export function layout(nodes, edges, direction = "lr") {
   const boxes = new Map();
   for (const cell of cells.values()) {
     const [x, y] = point(along(cell), cell.across);
-    boxes.set(cell.name, { x: isAcross ? x : x - BOX.width / 2, y: isAcross ? y - BOX.height / 2 : y, layer: cell.layer, at: cell.at });
+    boxes.set(cell.name, { x: isAcross ? x : x - box.width / 2, y: isAcross ? y - box.height / 2 : y, layer: cell.layer, at: cell.at });
   }
   const lines = paths.map(({ edge, way: path }) => ({ edge, ...drawEdge(path, along, length, point) }));
   const far = layers.length * (length + gap) - gap;
   const [width, height] = isAcross ? [far, last - first] : [last - first, far];
-  return { boxes, lines, width: Math.max(width, BOX.width), height: Math.max(height, BOX.height) };
+  return { boxes, lines, width: Math.max(width, box.width), height: Math.max(height, box.height), box };
 }
 
 /** Assigns each node to a layer. The union of two graph versions may contain a cycle; it is broken at the first remaining node. */

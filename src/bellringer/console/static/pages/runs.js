@@ -135,7 +135,7 @@ function NodesButton({ run, fold }) {
   const nodes = fold.nodes.get(run.run_id);
   if (!nodes) return null;
   const isOpen = fold.opened.has(run.run_id);
-  const text = `${run.workflow ? "more " : ""}${nodes.length === 1 ? "node" : "nodes"}`;
+  const text = `${run.workflow ? "more " : ""}node ${nodes.length === 1 ? "run" : "runs"}`;
   return html`<button type="button" class="quiet nodes" aria-expanded=${isOpen} aria-label=${`${isOpen ? "Hide" : "Show"} ${nodes.length} ${text} of ${run.workflow?.job ?? run.job}`}
     onClick=${() => fold.toggle(run.run_id)}><${Icon} name=${isOpen ? "chevron-down" : "chevron-right"} /> ${nodes.length} ${text}</button>`;
 }

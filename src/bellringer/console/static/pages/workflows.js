@@ -10,15 +10,16 @@ import { LOCAL, formatDuration } from "../lib/time.js";
 import { CopyAs, Empty, Link, Loading, MoreButton, Time } from "../parts/elements.js";
 import { Snippet } from "../parts/copyable_command.js";
 import { Chips, Search } from "../parts/filters.js";
-import { askRun, pause, resume, runNow } from "../parts/job_actions.js";
+import { askRun, pause, resume, runNow, stateOf, stateTitle } from "../parts/job_actions.js";
 import { Menu } from "../parts/menu.js";
-import { shellQuote } from "../parts/node_text.js";
-import { RunDuration } from "../parts/run_text.js";
+import { END_STATES, shellQuote } from "../parts/node_text.js";
+import { RunDuration, errorSummary } from "../parts/run_text.js";
 import { State, Strip, look } from "../parts/state_badge.js";
 import { Table } from "../parts/table.js";
 
 const PAGE = 50;
 const MAX_JOBS = 500; // jobs that are read while a filter by state is set
+const MAX_READ = 20; // unfinished runs whose progress is read, and failed runs whose error is read
 const WORKFLOW_TASK = "workflow";
 const STATES = ["running", "retrying", "queued", "waiting", "blocked", "dead", "cancelled", "skipped", "succeeded", "none"];
 const WORDS = { none: "no runs yet" };
@@ -43,6 +44,20 @@ async function readJobs(q, wanted, stop) {
   return Object.fromEntries(items.map((job) => [job.job_id, job]));
 }
 
+/** Reads the progress of the unfinished last runs and the errors of the failed ones, by run id. A run that cannot be read is left out. */
+async function readDetails(items, unlessAborted, stop) {
+  const runs = items.map((one) => one.last).filter((last) => last?.started_at);
+  const read = (of, path, content) => of.slice(0, MAX_READ).map(async ({ run_id: id }) => [id, await get(`runs/${part(id)}${path}`, {}, stop).then(content).catch(unlessAborted)]);
+  const progress = ({ nodes }) => ({ ended: nodes.filter((node) => END_STATES.includes(node.state)).length, nodes: nodes.length });
+  return Object.fromEntries(await Promise.all([
+    ...read(runs.filter((run) => !END_STATES.includes(run.state)), "/graph", progress),
+    ...read(runs.filter((run) => run.state === "dead"), "", (run) => ({ error: errorSummary(run), node: failedNode(run) })),
+  ]));
+}
+
+/** The failed node that the error of a workflow run names: an element of a map, or a node. */
+const failedNode = ({ error }) => /^node (\S+\[\d+\]) failed: /.exec(error?.message ?? "")?.[1] ?? error?.nodes?.[0] ?? "";
+
 /** Reads the workflows and their jobs, then their latest runs. If one of the latter fails, the list is shown without them. */
 async function read(q, state, wanted, stop) {
   const unlessAborted = (error) => {
@@ -60,26 +75,42 @@ async function read(q, state, wanted, stop) {
   } catch (error) {
     unlessAborted(error);
   }
-  return { ...page, items: failedFirst(page.items), strips, jobs };
+  return { ...page, items: failedFirst(page.items), strips, jobs, details: await readDetails(page.items, unlessAborted, stop) };
 }
 
 /** Workflows whose last run failed, then the others in their order. */
 const failedFirst = (items) => items.toSorted((a, b) => (b.last?.state === "dead") - (a.last?.state === "dead"));
 
-const COLUMNS = ({ strips, jobs }) => [
-  { name: "Last run", class: "tight", phone: "side", cell: (one) => one.last ? html`<${Link} to=${`runs/${part(one.last.run_id)}`} class="plain" aria-label=${`Last run: ${one.last.state}`}>
-    <${State} of=${one.last.state} /><//>` : html`<span class="mute">no runs yet</span>` },
-  { name: "Name", class: "tight", phone: "title", cell: (one) => html`<${Link} to=${`jobs/${part(one.job_id)}`} class="name">${one.name}<//>${one.paused && html` <${State} of="paused" />`}` },
+const COLUMNS = ({ strips, jobs, details }) => [
+  { name: "State", class: "tight", phone: "side", cell: (one) => html`<${JobState} one=${one} job=${jobs[one.job_id]} runs=${strips[one.job_id]} />` },
+  { name: "Name", class: "tight", phone: "title", cell: (one) => html`<${Link} to=${`jobs/${part(one.job_id)}`} class="name">${one.name}<//>` },
   { name: "Schedule", class: "schedule", phone: "line", cell: (one) => html`<span class="clip" title=${jobs[one.job_id]?.description}>${jobs[one.job_id] ? scheduleText(jobs[one.job_id]) : ""}</span>` },
   { name: "Nodes", class: "tight", phone: "hide", cell: (one) => html`<${Link} to=${`jobs/${part(one.job_id)}`} terms=${{ tab: "graph" }}
     title=${`Graph of version ${one.version}`}>${one.nodes.toLocaleString("en")} ${one.nodes === 1 ? "node" : "nodes"}<//>` },
   { name: "History", class: "tight", phone: "hide", title: "the last 30 runs, the newest on the right", cell: (one) => html`<${Strip} runs=${strips[one.job_id]} />` },
-  { name: "Ended", class: "tight", phone: "hide", cell: (one) => html`<${Time} at=${one.last?.finished_at} />` },
-  { name: "Took", class: "number tight", phone: "hide", cell: (one) => (one.last ? html`<${RunDuration} run=${one.last} />` : "–") },
+  { name: "Last run", class: "tight", phone: "full", cell: (one) => html`<${LastRun} run=${one.last} details=${details[one.last?.run_id]} />` },
+  { name: "Took", class: "number tight", phone: "hide", cell: (one) => (one.last?.started_at ? html`<${RunDuration} run=${one.last} />` : "–") },
   { name: "Usually", class: "number tight rare", phone: "hide", title: "median duration of the last 30 runs", cell: (one) => formatDuration(median((strips[one.job_id] ?? []).map((run) => run.seconds).filter((seconds) => seconds !== null))) },
-  { name: "Next", class: "tight", phone: "line", short: "·", cell: (one) => (one.paused ? html`<span class="mute">–</span>` : html`<${Time} at=${one.next_at} />`) },
+  { name: "Next", class: "tight", phone: "line", cell: (one) => !one.paused && one.next_at && html`<span><span class="phone-only">· next </span><${Time} at=${one.next_at} /></span>` },
   { name: html`<span class="unseen">Actions</span>`, class: "acts tight", phone: "acts", cell: (one) => jobs[one.job_id] && html`<${Actions} job=${jobs[one.job_id]} last=${one.last} />` },
 ];
+
+/** The state of the job. Without its job, which is read separately, only a pause is known. */
+const JobState = ({ one, job, runs }) => (job ? html`<${State} of=${stateOf(job, runs)} title=${stateTitle(job)} />` : one.paused && html`<${State} of="paused" />`);
+
+/** The state of the last run and when it ended, or how many of its nodes have. */
+function LastRun({ run, details }) {
+  if (!run) return html`<span class="mute">no runs yet</span>`;
+  const since = run.finished_at ? html`<${Time} at=${run.finished_at} />` : details?.nodes && html`<span>${details.ended} of ${details.nodes} nodes</span>`;
+  return html`<${Link} to=${`runs/${part(run.run_id)}`} class="plain" aria-label=${`Last run: ${run.state}`}><${State} of=${run.state} /><//> <span class="mute">${since}${run.finished_at && html`<span class="phone-only"> · took <${RunDuration} run=${run} /></span>`}</span>`;
+}
+
+/** Below a workflow whose last run failed: the failed node and its error. */
+function Failure({ run, details }) {
+  if (run?.state !== "dead" || !details?.error) return null;
+  return html`<p class="failure"><span class="tone-bad">${details.error}</span> <${Link} to=${`runs/${part(run.run_id)}`} terms=${{ node: details.node }}>
+    Show ${details.node || "the run"}<//></p>`;
+}
 
 /** The schedule; its zone is left out if it is the zone of the displayed times. */
 const scheduleText = (job) => (zone.value === "local" ? job.description.replace(` (${LOCAL})`, "") : job.description);
@@ -120,7 +151,8 @@ export default function Workflows() {
       ${data.items.length === 0
         ? html`<${Nothing} filtered=${Boolean(q || state)} more=${data.next_cursor} />`
         : html`<${Table} caption="Workflows" kind="workflows" columns=${COLUMNS(data)} rows=${data.items} id=${(one) => one.job_id}
-          open=${(one) => navigate(`jobs/${part(one.job_id)}`)} keys=${KEYS(data.jobs)} />`}
+          open=${(one) => navigate(`jobs/${part(one.job_id)}`)} keys=${KEYS(data.jobs)}
+          detail=${(one) => Failure({ run: one.last, details: data.details[one.last?.run_id] })} />`}
       <${MoreButton} cursor=${data.next_cursor} busy=${found.busy} onMore=${() => setWanted(wanted + PAGE)} />`}<//>`;
 }
 

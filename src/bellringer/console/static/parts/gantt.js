@@ -1,4 +1,4 @@
-// Gantt chart of a workflow run, one row per node: waiting time is hatched, running time is solid. A map expands to its elements.
+// Timeline of a workflow run, one row per node: waiting time is hatched, running time is solid. A map expands to its elements.
 import { html, useState } from "../lib/html.js";
 import { part } from "../lib/api.js";
 import { Icon } from "../lib/icons.js";
@@ -6,10 +6,11 @@ import { useData } from "../lib/page_data.js";
 import { fetchPages } from "../lib/pages.js";
 import { formatClock, formatTime, now, formatDuration } from "../lib/time.js";
 import { ErrorMessage } from "./elements.js";
-import { Critical, END_STATES, NodeDuration, mapProgress, nodeLook, describeNode, reasonOf } from "./node_text.js";
+import { END_STATES, NodeDuration, mapProgress, nodeLook, describeNode, reasonOf } from "./node_text.js";
 
 const TICKS = [0, 0.25, 0.5, 0.75, 1];
 const ELEMENTS = 50; // elements of a map that are loaded at once
+const LEGEND = [["wait tone-calm", "waited"], ["run tone-good", "succeeded"], ["run tone-bad", "failed"], ["run tone-busy", "running"]];
 const percent = (share) => `${Math.min(Math.max(share, 0), 1) * 100}%`;
 const ms = (instant) => Date.parse(instant);
 
@@ -51,8 +52,8 @@ export function Gantt({ graph, chosen, choose }) {
       return html`<${Row} key=${name} row=${row} scale=${scale} chosen=${name === chosen} choose=${choose} open=${isOpen} toggle=${map ? () => toggle(name) : null} />
         ${map && isOpen && html`<${Elements} key=${`${name} elements`} graph=${graph} row=${row} scale=${scale} choose=${choose} />`}`;
     })}</ul>
-    <p class="legend mute" aria-hidden="true"><span class="key wait tone-calm"></span> waited <span class="key run tone-good"></span> succeeded
-      <span class="key run tone-bad"></span> failed <span class="key run tone-busy"></span> running <${Icon} name="star" /> on the critical path</p>
+    <p class="legend mute" aria-hidden="true">${LEGEND.map(([look, word]) => html`<span><span class="key ${look}"></span> ${word}</span>`)}
+      ${graph.nodes.some((node) => node.critical) && html`<span><span class="key run critical tone-good"></span> on the critical path</span>`}</p>
   </div>`;
 }
 
@@ -80,7 +81,7 @@ function Row({ row, scale, chosen, choose, open, toggle }) {
         onClick=${toggle}><${Icon} name=${open ? "chevron-down" : "chevron-right"} /></button>`}
       <button type="button" class="quiet lane-name" aria-pressed=${chosen} title=${describeNode(node)} onClick=${() => choose(node.name)}>
         <span class="tone-${tone}"><${Icon} name=${icon} /><span class="unseen">${node.state}: </span></span>
-        <span class="what">${node.name}</span>${node.critical && html`<${Critical} />`}</button></div>
+        <span class="what">${node.name}</span>${node.critical && html`<span class="unseen"> on the critical path</span>`}</button></div>
     <${Lane} row=${row} tone=${tone} scale=${scale}>${node.map ? `×${node.map.size.toLocaleString("en")}: ${mapProgress(node.map)} · ` : ""}<${NodeDuration} node=${node} /><//></li>`;
 }
 

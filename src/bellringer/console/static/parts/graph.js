@@ -2,13 +2,15 @@
 // Pages also offer the nodes as a list.
 import { html, useEffect, useMemo, useRef, useState } from "../lib/html.js";
 import { Icon, shapeOf } from "../lib/icons.js";
-import { Canvas, MARGIN } from "../lib/canvas.js";
+import { Canvas } from "../lib/canvas.js";
 import { write } from "../lib/json.js";
 import { useShortcuts } from "../lib/shortcuts.js";
-import { BOX, layout } from "../lib/layout.js";
+import { BOX, SMALL_BOX, layout } from "../lib/layout.js";
 
 const ZOOM_STEP = 1.25;
 const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+const NARROW = matchMedia("(max-width: 48rem)");
+const PHONE_MARGIN = 72; // pixels beside the boxes of a graph on a phone
 const LABEL_PIXELS = 100; // pixels for an edge label
 const PAN_PIXELS = 120; // pixels that Shift and an arrow key pan
 
@@ -52,8 +54,8 @@ function useCanvas(plan, first) {
  * chosen: name of the selected node; choose(name); follow: names to keep visible, or null; legend: what is shown below.
  */
 export function Graph({ nodes, edges, direction, chosen, choose, label, legend, follow = null }) {
-  const shape = JSON.stringify([direction, nodes.map(({ name }) => name), edges.map(({ from, to }) => [from, to])]);
-  const plan = useMemo(() => layout(nodes, edges, direction), [shape]);
+  const shape = JSON.stringify([direction, NARROW.matches, nodes.map(({ name }) => name), edges.map(({ from, to }) => [from, to])]);
+  const plan = useMemo(() => layoutForScreen(nodes, edges, direction), [shape]);
   const [canvas, seen] = useCanvas(plan, () => firstOf(nodes, chosen));
   const [at, setAt] = useState(chosen);
   const rover = plan.boxes.has(at) ? at : plan.boxes.has(chosen) ? chosen : nodes[0]?.name; // the box that Tab focuses
@@ -68,7 +70,7 @@ export function Graph({ nodes, edges, direction, chosen, choose, label, legend, 
     "Graph",
   );
   function walk(from, step) {
-    const next = neighbor(plan.boxes, from, step);
+    const next = neighbor(plan, from, step);
     if (!next) return;
     setAt(next);
     canvas.reveal(next);
@@ -90,14 +92,20 @@ export function Graph({ nodes, edges, direction, chosen, choose, label, legend, 
     setAt(name);
     choose(name);
   }
-  const shown = seen ? nodes.filter(({ name }) => name === rover || inside(plan.boxes.get(name), seen)) : [];
+  const shown = seen ? nodes.filter(({ name }) => name === rover || inside(plan.boxes.get(name), plan.box, seen)) : [];
   return html`<div class="dag">
     <svg ref=${canvas.frame} class=${seen?.near ? "" : "afar"} role="group" aria-label=${label} onKeyDown=${pressed}
-      style=${{ height: `${plan.height + 2 * MARGIN}px` }}><g ref=${canvas.stage}>
+      style=${{ height: `${plan.height + 2 * plan.box.margin}px` }}><g ref=${canvas.stage}>
       ${seen && html`<${Lines} lines=${plan.lines} seen=${seen} edges=${edges} direction=${direction} />`}
-      ${shown.map((node) => html`<${Box} key=${node.name} node=${node} place=${plan.boxes.get(node.name)} near=${seen.near} chosen=${node.name === chosen}
+      ${shown.map((node) => html`<${Box} key=${node.name} node=${node} place=${plan.boxes.get(node.name)} size=${plan.box} near=${seen.near} chosen=${node.name === chosen}
         rover=${node.name === rover} choose=${() => press(node.name)} />`)}
     </g></svg><${Tools} canvas=${canvas} legend=${legend} /></div>`;
+}
+
+/** On a phone, a graph that is too wide has small boxes. */
+function layoutForScreen(nodes, edges, direction) {
+  const plan = layout(nodes, edges, direction);
+  return NARROW.matches && plan.width > window.innerWidth - PHONE_MARGIN ? layout(nodes, edges, direction, SMALL_BOX) : plan;
 }
 
 /** Below the drawing, so that the buttons never cover a box. */
@@ -108,27 +116,27 @@ function Tools({ canvas, legend }) {
     <button type="button" class="icon" aria-label="Fit the graph" title="Fit the graph (0)" onClick=${() => canvas.fit()}><${Icon} name="fit" /></button></div></div>`;
 }
 
-const inside = (box, seen) =>
-  box && box.x < seen.right && box.x + BOX.width > seen.x && box.y < seen.bottom && box.y + BOX.height > seen.y;
+const inside = (box, size, seen) =>
+  box && box.x < seen.right && box.x + size.width > seen.x && box.y < seen.bottom && box.y + size.height > seen.y;
 
 /** The nearest box in a direction: in the next layer, or in the same layer. */
-function neighbor(boxes, name, [dx, dy]) {
+function neighbor({ boxes, box: size }, name, [dx, dy]) {
   const from = boxes.get(name);
   let best = null;
   let least = Infinity;
   for (const [other, box] of boxes) {
     const [x, y] = [(box.x - from.x) * (dx || 1), (box.y - from.y) * (dy || 1)];
     const [ahead, sideways] = dx ? [x, Math.abs(y)] : [y, Math.abs(x)];
-    if (other === name || ahead < 1 || (dx ? ahead < BOX.width / 2 : ahead < BOX.height / 2)) continue;
+    if (other === name || ahead < 1 || (dx ? ahead < size.width / 2 : ahead < size.height / 2)) continue;
     const far = ahead + sideways * 3;
     if (far < least) [least, best] = [far, other];
   }
   return best;
 }
 
-/** The node to show initially: the selected one, a failed or running one, or the first. */
+/** The node to show initially: the selected one, a failed or running one, the first of the critical path, or the first. */
 function firstOf(nodes, chosen) {
-  const found = nodes.find((node) => node.name === chosen) ?? nodes.find((node) => node.tone === "bad") ?? nodes.find((node) => node.tone === "busy");
+  const found = nodes.find((node) => node.name === chosen) ?? nodes.find((node) => node.tone === "bad") ?? nodes.find((node) => node.tone === "busy") ?? nodes.find((node) => node.strong);
   return (found ?? nodes[0])?.name;
 }
 
@@ -159,8 +167,11 @@ function Lines({ lines, seen, edges, direction }) {
     })}</g>`;
 }
 
-function Box({ node, place, near, chosen, rover, choose }) {
-  const { width, height } = BOX;
+/** A small box has no room for the kind of the node, and shows either its duration or its state, which the icon shows as well. */
+function Box({ node, place, size, near, chosen, rover, choose }) {
+  const { width, height } = size;
+  const isSmall = size === SMALL_BOX;
+  const left = isSmall ? 14 : 34;
   const look = ["box", `tone-${node.tone}`, chosen && "chosen", node.strong && "strong", node.mark && `mark-${node.mark}`].filter(Boolean).join(" ");
   return html`<g class=${look} transform=${`translate(${place.x} ${place.y})`} role="button" tabindex=${rover ? 0 : -1} aria-pressed=${chosen}
       aria-label=${node.say} data-node=${node.name} data-rover=${rover ? "" : undefined} onClick=${choose}>
@@ -170,10 +181,10 @@ function Box({ node, place, near, chosen, rover, choose }) {
     <rect class="paper" width=${width} height=${height} rx="7" />
     <rect class="side" width="6" height=${height} rx="3" />
     ${near
-      ? html`${node.kind && html`<path class="sign kind" transform="translate(14 10)" d=${shapeOf(node.kind)} />`}<text class="title" x="34" y="22">${truncate(node.name, width - 46 - (node.count ? widthOf(node.count) + 8 : 0))}</text>
+      ? html`${node.kind && !isSmall && html`<path class="sign kind" transform="translate(14 10)" d=${shapeOf(node.kind)} />`}<text class="title" x=${left} y="22">${truncate(node.name, width - left - (isSmall ? 5 : 12) - (node.count ? widthOf(node.count) + 8 : 0))}</text>
         ${node.count && html`<text class="count" x=${width - 10} y="22">${node.count}</text>`}
         ${node.icon && html`<path class="sign" transform="translate(14 31) scale(.85)" d=${shapeOf(node.icon)} />`}
-        <text class="word" x=${node.icon ? 34 : 16} y="42">${truncate(node.word, width - 46)}</text><text class="more" x=${width - 10} y="42">${node.more}</text>`
+        ${isSmall && node.more ? "" : html`<text class="word" x=${node.icon ? 34 : 16} y="42">${truncate(node.word, width - 46)}</text>`}<text class="more" x=${width - 10} y="42">${node.more}</text>`
       : node.icon && html`<path class="sign far" transform=${`translate(${width / 2 - 18} ${height / 2 - 18}) scale(2.25)`} d=${shapeOf(node.icon)} />`}
   </g>`;
 }

@@ -1,4 +1,4 @@
-// The nodes of a workflow run as graph, Gantt chart or list. View and selected node are part of the URL.
+// The nodes of a workflow run as graph, timeline or list. View and selected node are part of the URL.
 import { html, useEffect, useRef } from "../lib/html.js";
 import { get, may, part } from "../lib/api.js";
 import { Icon } from "../lib/icons.js";
@@ -18,7 +18,7 @@ import { hasEnded } from "./run_text.js";
 import { Segments, segment } from "./segmented_control.js";
 import { Table } from "./table.js";
 
-const VIEWS = { graph: "Graph", gantt: "Gantt", list: "List" };
+const VIEWS = { graph: "Graph", gantt: "Timeline", list: "List" };
 const DIRECTIONS = { lr: "→ Across", tb: "↓ Down" };
 const NARROW = matchMedia("(max-width: 48rem)");
 const USUAL_DIRECTION = NARROW.matches ? "tb" : "lr"; // on a phone the page scrolls down
@@ -51,7 +51,7 @@ function Nodes({ graph, isInner, reload }) {
   useShortcuts({ Escape: ["close the node", () => setQuery({ node: "", element: "" })] }, "Workflow run", [graph.run_id]);
   const Shown = { graph: GraphView, gantt: Gantt, list: ListView }[view];
   return html`<${NodeCounts} graph=${graph} isInner=${isInner} />
-    <div class="tools"><${Segments} name="view" label="View" of=${VIEWS} usual="graph" clear=${["state"]} />
+    <div class="tools flow-tools"><${Segments} name="view" label="View" of=${VIEWS} usual="graph" clear=${["state"]} />
       ${view === "graph" && html`<${Segments} name="dir" label="Direction" of=${DIRECTIONS} usual=${USUAL_DIRECTION} />${!hasEnded(graph) && html`<${FollowCheckbox} />`}`}
       <span class="gap"></span>
       <span class="roomy-only"><${CopyAs} cli=${`bellringer workflows graph ${graph.run_id}`} path=${`runs/${part(graph.run_id)}/graph`} /></span></div>
@@ -59,7 +59,7 @@ function Nodes({ graph, isInner, reload }) {
       <${Shown} graph=${graph} chosen=${chosen.replace(/\[\d+\]$/, "")} choose=${choose} /></div>
       ${chosen && html`<${NodePanel} graph=${graph} name=${chosen} reload=${reload} />`}</div>
     ${!chosen && view !== "list" && html`<${FailedNodes} graph=${graph} reload=${reload} />`}
-    ${!chosen && view === "graph" && !NARROW.matches && graph.started_at && graph.nodes.length <= SMALL_GRAPH && html`<section class="below"><h2>Timeline</h2>
+    ${!chosen && view === "graph" && graph.started_at && graph.nodes.length <= SMALL_GRAPH && html`<section class="below"><h2>Timeline</h2>
       <${Gantt} graph=${graph} chosen="" choose=${choose} /></section>`}`;
 }
 
@@ -70,18 +70,29 @@ function FollowCheckbox() {
     Follow running nodes</label>`;
 }
 
-/** Number of nodes per state, and the critical path. */
+/** The number of nodes per state; a map counts as its elements. */
+function countStates(nodes) {
+  const sums = new Map();
+  const add = (state, count) => sums.set(state, (sums.get(state) ?? 0) + count);
+  for (const { state, map } of nodes) {
+    if (map?.size) STATES.filter((one) => map[one]).forEach((one) => add(one, map[one]));
+    else add(state, 1);
+  }
+  return sums;
+}
+
+/** Number of nodes and of their runs per state, and the critical path. */
 function NodeCounts({ graph, isInner }) {
-  const states = groupBy(graph.nodes, (node) => node.state);
+  const states = countStates(graph.nodes);
   const path = graph.critical_path;
-  const runs = graph.nodes.reduce((sum, node) => sum + (node.map ? node.map.size : 1), 0);
+  const runs = graph.nodes.reduce((sum, { map, run_id: id }) => sum + (map ? map.size - map.skipped - map.blocked : id ? 1 : 0), 0);
   return html`<div class="flow-head"><ul class="sums" aria-label="Nodes by state">
-      <li><strong>${graph.nodes.length}</strong> ${graph.nodes.length === 1 ? "node" : "nodes"}${runs > graph.nodes.length && ` (${runs.toLocaleString("en")} runs)`}</li>
+      <li><strong>${graph.nodes.length}</strong> ${graph.nodes.length === 1 ? "node" : "nodes"}${graph.nodes.some((node) => node.map) && `, ${runs.toLocaleString("en")} node ${runs === 1 ? "run" : "runs"}`}</li>
       ${STATES.filter((state) => states.has(state)).map((state) => html`<li class="tone-${nodeLook(state)[1]}">
-        <${Icon} name=${nodeLook(state)[0]} /> <strong>${states.get(state).length}</strong> ${state}</li>`)}
-      ${!isInner && html`<li><${Link} class="tone-mute" to=${`jobs/${part(graph.job_id)}`} terms=${{ tab: "graph", version: graph.version }}>version
-        ${" "}${graph.version}<//></li>`}</ul>
-    ${path.nodes.length > 1 && html`<p class="mute path"><${Icon} name="star" /> Critical path (${formatDuration(path.seconds)} of work): ${shortened(path.nodes).join(" → ")}</p>`}
+        <${Icon} name=${nodeLook(state)[0]} /> <strong>${states.get(state).toLocaleString("en")}</strong> ${state}</li>`)}
+      ${!isInner && html`<li><${Link} class="tone-mute" to=${`jobs/${part(graph.job_id)}`} terms=${{ tab: "graph", version: graph.version }}>workflow
+        ${" "}version ${graph.version}<//></li>`}</ul>
+    ${path.nodes.length > 1 && html`<p class="mute path"><i class="sample strong"></i> Critical path, ${formatDuration(path.seconds)}: ${shortened(path.nodes).join(" → ")}</p>`}
     ${graph.stopped && html`<p class="tone-warn"><${Icon} name="ban" /> Stopped: ${graph.stopped}. No further node starts.</p>`}
     ${graph.undoing && html`<p class="tone-warn"><${Icon} name="undo" />${" "}
       ${hasEnded(graph) ? "Completed nodes were undone, so no node can be retried. To try again, start a new run of the workflow." : "Completed nodes are being undone."}</p>`}</div>`;
@@ -119,8 +130,8 @@ function FailedNodes({ graph, reload }) {
     { name: "Node", class: "tight", phone: "title", cell: (one) => html`<button type="button" class="quiet link name" onClick=${() => setQuery({ node: one.name })}>${one.name}</button>` },
     { name: "State", class: "tight", phone: "side", cell: (one) => html`<${NodeState} of=${one.state} />` },
     { name: "Error", class: "known", phone: "full", cell: (one) => html`<span title=${reasonOf(one)}>${reasonOf(one)}</span>` },
-    { name: "Attempts", class: "number", phone: "hide", cell: (one) => one.attempt || "–" },
-    { name: "Took", class: "number", phone: "hide", cell: (one) => html`<${NodeDuration} node=${one} />` },
+    { name: "Attempts", class: "number", phone: "line", short: "attempts", cell: (one) => one.attempt || "–" },
+    { name: "Took", class: "number", phone: "line", short: "· took", cell: (one) => html`<${NodeDuration} node=${one} />` },
     { name: html`<span class="unseen">Actions</span>`, class: "tight", phone: "full", cell: (one) => html`<span class="row-actions">
       ${one.run_id && html`<${Link} to=${`runs/${part(one.run_id)}`} class="button" aria-label=${`Logs of ${one.name}`}>Logs<//>`}
       ${canRetryNodes(graph) && html`<button type="button" class="quiet" aria-label=${`Retry ${one.name}`} onClick=${() => retryNode(graph, one.node, one.name, reload)}>Retry</button>`}</span>` },
