@@ -187,3 +187,18 @@ def test_new_attention_items_are_announced_while_the_tab_is_hidden(eye: Eye, sho
     page.wait_for_timeout(200)
     assert looked() == before
     assert len(page.evaluate("shown")) == count
+
+
+def test_a_worker_links_to_the_runs_that_it_executes(eye: Eye, shop: Shop) -> None:
+    shop.ask("PUT", "jobs/long%20shift", {"task": "shop.wait"})
+    run = shop.ask("POST", "jobs/long%20shift/run", {})["run_id"]
+    state = until(lambda: (one := shop.ask("GET", f"runs/{run}"))["state"] == "running" and one, "the run executes")
+    page = eye.go("workers")
+    row = page.get_by_role("table", name="Workers").locator("tr[data-row]").filter(has_text="long shift")
+    expect(row).to_contain_text(worker_name(shop, state["worker_id"]))
+    eye.picture("workers with a running run")
+    row.get_by_title("Show the running runs").click()
+    page.wait_for_url(f"**/runs?worker={state['worker_id']}&state=running")
+    expect(page.get_by_role("table", name="Runs")).to_contain_text("long shift")
+    shop.ask("POST", f"runs/{run}/cancel", {})
+    assert shop.ended(run)["state"] == "cancelled"

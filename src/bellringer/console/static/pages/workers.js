@@ -14,6 +14,7 @@ import { TextField, faultsAt } from "../parts/field.js";
 import { Chips, Choice, Search } from "../parts/filters.js";
 import { Gauge } from "../parts/gauge.js";
 import { Menu } from "../parts/menu.js";
+import { RunDuration } from "../parts/run_text.js";
 import { State } from "../parts/state_badge.js";
 import { Table } from "../parts/table.js";
 import { Tasks } from "../parts/tasks.js";
@@ -22,6 +23,8 @@ import { Verdict, worst } from "../parts/health_summary.js";
 const POLL_SECONDS = 5; // heartbeats are not announced by the live stream
 const LONG_WAIT_SECONDS = 60; // seconds of waiting that are worth a warning
 const POOLS = 500;
+const RUNNING = 200; // running runs that are read, of the caller's tenant
+const NAMED_RUNS = 2; // per worker
 const HTTP = "http"; // the pool that servers serve themselves
 const STATES = ["live", "draining", "stopped", "lost"];
 const START = "bellringer worker app.py";
@@ -34,14 +37,15 @@ const mayInstallation = (role) => may(role) && Boolean(caller.value?.everywhere)
 
 export default function Workers() {
   const found = useData(async (stop) => {
-    const [pools, workers, tasks] = await Promise.all([fetchPages("pools", {}, POOLS, stop), get("workers", {}, stop), fetchPages("tasks", {}, POOLS, stop)]);
-    return { pools: pools.items, workers: workers.items, tasks: tasks.items };
+    const running = get("runs", { state: "running", limit: RUNNING }, stop).catch((error) => (error.name === "AbortError" ? Promise.reject(error) : { items: [] }));
+    const [pools, workers, tasks, runs] = await Promise.all([fetchPages("pools", {}, POOLS, stop), get("workers", {}, stop), fetchPages("tasks", {}, POOLS, stop), running]);
+    return { pools: pools.items, workers: workers.items, tasks: tasks.items, runs: Map.groupBy(runs.items, (run) => run.worker_id) };
   }, []);
   usePolling(found, POLL_SECONDS);
   return html`<header class="head"><h1>Workers & pools</h1><span class="gap"></span>
       ${mayInstallation("admin") && html`<button type="button" onClick=${() => edit(null, found.reload)}><${Icon} name="plus" /> New pool…</button>`}</header>
     <${Loading} of=${found} shape="page">${(data) => html`<${Summary} data=${data} /><${Filters} pools=${data.pools} workers=${data.workers} />
-      <${Pools} pools=${data.pools} reload=${found.reload} /><${WorkerTable} workers=${data.workers} at=${found.at} reload=${found.reload} />
+      <${Pools} pools=${data.pools} reload=${found.reload} /><${WorkerTable} workers=${data.workers} runs=${data.runs} at=${found.at} reload=${found.reload} />
       <${Tasks} tasks=${data.tasks} filter=${query.value.get("q") ?? ""} reload=${found.reload} />`}<//>`;
 }
 
@@ -111,7 +115,7 @@ const COLUMNS = (reload) => [
     class="mute">${pool.description}</span>`}` },
   { name: "State", phone: "side", cell: (pool) => html`<${PoolState} pool=${pool} />` },
   { name: "Busy slots", class: "tight", phone: "line", cell: (pool) => html`<${Gauge} value=${pool.busy} most=${pool.slots} label=${`busy slots of ${pool.name}`}
-    waits=${pool.ready > 0} />` },
+    waits=${pool.ready > 0} runs=${{ pool: pool.name, state: "running" }} />` },
   { name: "Workers", class: "number", phone: "line", short: "workers", cell: (pool) => pool.workers },
   { name: "Waiting", class: "number", phone: "line", short: "waiting", title: "runs that are due and wait for a worker", cell: (pool) => (pool.ready
     ? html`<${Link} to="runs" terms=${{ pool: pool.name, state: "queued" }}>${pool.ready.toLocaleString("en")}<//>` : 0) },
@@ -225,17 +229,29 @@ function age(worker, at) {
 
 const WORKER_TROUBLE = ["draining", "lost"]; // listed first, the last of them before the others
 
-const FLEET = (at, reload) => [
+/** The first runs that a worker executes, and how many more: of the caller's tenant. */
+function RunningNow({ worker, runs = [] }) {
+  const more = worker.busy - Math.min(runs.length, NAMED_RUNS);
+  const terms = { worker: worker.worker_id, state: "running" };
+  return html`<span class="running-now">${runs.slice(0, NAMED_RUNS).map((run) => html`<span key=${run.run_id} class="nobreak"><${Link} to=${`runs/${part(run.run_id)}`} title=${`Task ${run.task}`}>
+    ${nameOf(run)}<//> <span class="mute"><${RunDuration} run=${run} /></span></span>`)}${more > 0 && html`<${Link} to="runs" terms=${terms}>${runs.length ? `${more} more` : plural(more, "run")}<//>`}</span>`;
+}
+
+const nameOf = (run) => (run.workflow ? `${run.workflow.job ?? "workflow"} › ${run.workflow.node}` : (run.job ?? run.task));
+
+const FLEET = (runs, at, reload) => [
   { name: "Worker", phone: "title", cell: (worker) => html`<span class="nobreak"><${Link} to="runs" terms=${{ worker: worker.worker_id }} class="name" title=${`Runs of this worker (id ${worker.worker_id})`}>${worker.name}<//>
-    ${isServers(worker) && html` <span class="mute" title="It serves HTTP jobs inside of a server, and stops together with that server.">in a server</span>`}</span>` },
+    ${isServers(worker) && html` <span class="mute" title="It runs HTTP jobs in the process of a server, and stops with that server.">embedded in a server</span>`}</span>` },
   { name: "State", phone: "side", cell: (worker) => html`<${WorkerState} worker=${worker} />` },
-  { name: "Busy slots", class: "tight", phone: "line", cell: (worker) => html`<${Gauge} value=${worker.busy} most=${slotsOf(worker)} label=${`busy slots of ${worker.name}`} />` },
+  { name: "Busy slots", class: "tight", phone: "line", cell: (worker) => html`<${Gauge} value=${worker.busy} most=${slotsOf(worker)} label=${`busy slots of ${worker.name}`}
+    runs=${{ worker: worker.worker_id, state: "running" }} />` },
+  { name: "Running now", phone: "full", cell: (worker) => worker.busy > 0 && html`<${RunningNow} worker=${worker} runs=${runs.get(worker.worker_id)} />` },
   { name: "Slots by pool", phone: "line", cell: (worker) => served(worker) },
   { name: "Heartbeat", class: "number", phone: "line", short: "heartbeat", cell: (worker) => age(worker, at) },
   { name: "Started", phone: "hide", cell: (worker) => html`<${Time} at=${worker.started_at} />` },
   { name: "Host", phone: "hide", cell: (worker) => (worker.host === null ? html`<span class="mute" title="visible to installation callers">–</span>`
     : html`<span>${worker.host} <span class="mute">pid ${worker.pid}</span></span>`) },
-  { name: "Version", phone: "hide", cell: (worker) => worker.version },
+  { name: "Version", class: "rare", phone: "hide", cell: (worker) => worker.version },
   { name: html`<span class="unseen">Actions</span>`, class: "tight", phone: "acts", cell: (worker) => html`<${Menu} label=${`Actions: ${worker.name}`} items=${workerActions(worker, reload)} />` },
 ];
 
@@ -259,13 +275,13 @@ function chosen(workers, terms) {
   });
 }
 
-function WorkerTable({ workers, at, reload }) {
+function WorkerTable({ workers, runs, at, reload }) {
   const rows = chosen(workers, query.value).toSorted((a, b) => WORKER_TROUBLE.indexOf(b.state) - WORKER_TROUBLE.indexOf(a.state));
   const pool = query.value.get("pool");
   const command = pool && /^[\w.-]+$/.test(pool) ? `${START} --pool ${pool}=10` : START;
   return html`<div class="head"><h2>Workers</h2>${rows.length < workers.length && html`<span class="mute">${rows.length} of ${workers.length}</span>`}
     <span class="gap"></span><${CopyAs} cli="bellringer workers list" path="workers" /></div>
-    ${rows.length ? html`<${Table} caption="Workers" columns=${FLEET(at, reload)} rows=${rows} id=${(worker) => String(worker.worker_id)}
+    ${rows.length ? html`<${Table} caption="Workers" columns=${FLEET(runs, at, reload)} rows=${rows} id=${(worker) => String(worker.worker_id)}
       open=${(worker) => navigate("runs", { worker: worker.worker_id })} />`
       : html`<${Empty} title=${workers.length ? "No matching workers" : "No workers"}>
         <p>A worker executes the tasks of an app. Start one where your code is: <${Command} text=${command} /></p>

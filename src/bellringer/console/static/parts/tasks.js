@@ -47,9 +47,9 @@ function columnsOf(tasks, times, reload) {
     { name: "Running", class: "number", phone: some("running") ? "line" : "hide", short: "running", cell: (task) => count(task, "running", "running") },
     { name: "Retrying", class: "number", phone: some("retrying") ? "line" : "hide", short: "retrying", cell: (task) => count(task, "retrying", "retrying") },
     some("held") && { name: "Held", class: "number", phone: "line", short: "held", title: "runs that wait for the end of a pause", cell: (task) => count(task, "held", "blocked") },
-    { name: "Failed attempts, 1 h", class: "number", phone: "line", short: "failed", title: "failed attempts of all attempts in the last hour", cell: (task) => html`<${Failures} task=${task} time=${times.get(task.name)} />` },
+    { name: "Failed, last hour", class: "number", phone: "line", short: "failed", title: "failed attempts of all attempts in the last hour", cell: (task) => html`<${Failures} task=${task} time=${times.get(task.name)} />` },
     { name: "Median time", class: "number", phone: "hide", title: "half of the attempts in the last hour took no longer", cell: (task) => (times.get(task.name)?.p50 == null ? nothing : formatDuration(times.get(task.name).p50)) },
-    { name: "Dead letters, 1 h", class: "number", phone: "line", short: "dead letters", title: "new dead letters in the last hour; a failed node of a workflow counts for the workflow run", cell: (task) => (task.dead
+    { name: "Dead letters, last hour", class: "number", phone: "line", short: "dead letters", title: "new dead letters in the last hour; a failed node of a workflow counts for the workflow run", cell: (task) => (task.dead
       ? html`<${Link} to="dead-letters" terms=${{ task: task.name }}><span class="tone-bad">${task.dead.toLocaleString("en")}</span><//>` : nothing) },
     { name: html`<span class="unseen">Actions</span>`, class: "tight", phone: "acts", cell: (task) => may("operator") && html`<span class="row-actions">
       ${task.paused ? html`<button type="button" class="quiet" aria-label=${`Resume task ${task.name}`} onClick=${() => resume(task, reload)}><${Icon} name="resume" /> Resume</button>`
@@ -80,7 +80,7 @@ export function Tasks({ tasks, filter, reload }) {
     ${tasks.length > 0 && !named.length && html`<p class="mute">No task name contains “${filter}”.</p>`}
     ${busy.length > 0 && table("Tasks", busy)}
     ${idle.length > 0 && html`<details class="idle-tasks" open=${Boolean(filter)}><summary>${idle.length} idle ${idle.length === 1 ? "task" : "tasks"}
-      <span class="mute">nothing waiting, running or failed in the last hour</span></summary>${table("Idle tasks", idle)}</details>`}`;
+      <span class="mute">(nothing waiting, running or failed in the last hour)</span></summary>${table("Idle tasks", idle)}</details>`}`;
 }
 
 function pause(task, reload) {
