@@ -34,9 +34,9 @@ export default function Settings() {
 
 function ApiKeys() {
   if (!may("admin")) return html`<${AdminOnly} what="manage keys" />`;
-  return html`<${Card} title=${`API keys for tenant ${caller.value.tenant}`} wide=${true}><${Keys} main=${true} /><//>
-    ${caller.value.everywhere && html`<${Card} title="Installation keys" wide=${true}><p
-      class="mute">Valid for every tenant. Requests use the tenant in the header <code>X-Tenant</code>, or “default” if it is missing.</p><${Keys} everywhere=${true} /><//>`}`;
+  return html`<${Keys} title=${`API keys for tenant ${caller.value.tenant}`} main=${true} />
+    ${caller.value.everywhere && html`<${Keys} title="Installation keys" everywhere=${true}><p
+      class="mute">Valid for every tenant. The header <code>X-Tenant</code> of a request selects the tenant; without it, “default”.</p><//>`}`;
 }
 
 const AdminOnly = ({ what, everywhere = false }) => html`<${Empty} title=${`Only administrators${everywhere ? " of the installation" : ""} can ${what}`}>
@@ -92,7 +92,7 @@ function EffectiveSettings() {
 
 /** The process whose settings are shown: behind a load balancer, the next request may reach another one. */
 function Process({ of }) {
-  return html`<p class="lead">This server: <code>${of.host}</code>, process <code>${of.pid}</code>, runs ${of.roles.map((one) => ROLES[one] ?? one).join(", ")}.
+  return html`<p class="lead">This server: <code>${of.host}</code>, process <code>${of.pid}</code>, runs ${new Intl.ListFormat("en").format(of.roles.map((one) => ROLES[one] ?? one))}.
     ${" "}<span class="mute">Other processes may use different settings.</span></p>`;
 }
 

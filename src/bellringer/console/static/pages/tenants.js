@@ -8,7 +8,7 @@ import { setQuery, query } from "../lib/router.js";
 import { formatTime } from "../lib/time.js";
 import { Keys } from "../parts/api_keys.js";
 import { DialogForm } from "../parts/dialog_form.js";
-import { Card, CopyAs, Empty, Link, Loading, MoreButton, Time } from "../parts/elements.js";
+import { CopyAs, Empty, Link, Loading, MoreButton, Time } from "../parts/elements.js";
 import { Command } from "../parts/copyable_command.js";
 import { confirm, openDialog, notify } from "../parts/dialog.js";
 import { TextField, faultsAt } from "../parts/field.js";
@@ -107,7 +107,7 @@ const COLUMNS = (items, used, reload) => [
   ...Object.entries(SHORT_NAMES).filter(([quota]) => quota !== "api_per_minute" || hasLimit(items, quota)).map(([quota, name]) => ({ name, title: QUOTAS[quota][1], class: "number", phone: "line", short: PHONE_WORDS[quota], cell: (one) => html`<${Quota}
     of=${used[one.name]?.[quota]} name=${one.name} />` })),
   { name: "Waiting", class: "number", phone: "line", short: "waiting", title: "runs that wait for a worker, for a retry, or for the end of a pause of their task", cell: (one) => waiting(used[one.name]?.load) },
-  { name: "Retries, 1 h", class: "number latest", phone: "hide", title: "attempts in the last hour that were not the first of their run", cell: (one) => figure(used[one.name]?.load.retried ?? 0) },
+  { name: "Retries, last hour", class: "number latest", phone: "hide", title: "attempts in the last hour that were not the first of their run", cell: (one) => figure(used[one.name]?.load.retried ?? 0) },
   { name: "Share", class: "number latest", phone: "hide", title: "share of the workers when several tenants wait: 2 gets twice as much as 1", cell: (one) => figure(one.weight) },
   { name: "On-time target", class: "number latest", phone: "hide", title: "share of runs that are to start in time", cell: (one) => objectiveText(one.objective) || html`<span class="mute" title="the default of the installation">default</span>` },
   { name: html`<span class="unseen">Actions</span>`, class: "tight acts", phone: "acts", cell: (one) => html`<span class="row-actions">
@@ -133,8 +133,8 @@ function suspend(one, reload) {
 
 function OneTenant({ of }) {
   if (!of) return null;
-  const aside = html`<button type="button" class="quiet" onClick=${() => setQuery({ tenant: "" })}><${Icon} name="close" /> Close</button>`;
-  return html`<${Card} title=${`API keys for ${of.name}`} wide=${true} aside=${aside}><${Keys} key=${of.name} tenant=${of.name} /><//>`;
+  const close = html`<button type="button" class="quiet icon" aria-label="Close" title="Close" onClick=${() => setQuery({ tenant: "" })}><${Icon} name="close" /></button>`;
+  return html`<${Keys} key=${of.name} title=${`API keys for ${of.name}`} tenant=${of.name} aside=${close} />`;
 }
 
 /** Invalid numbers are sent as text; the server reports the error at the field. */

@@ -1,10 +1,11 @@
 // API keys of a tenant or of the installation. The secret of a key is shown once.
 import { html, useState } from "../lib/html.js";
 import { request, caller, part } from "../lib/api.js";
+import { Icon } from "../lib/icons.js";
 import { useData } from "../lib/page_data.js";
 import { setQuery, query } from "../lib/router.js";
 import { DialogForm } from "./dialog_form.js";
-import { CopyAs, Empty, Loading, Time } from "./elements.js";
+import { Card, CopyAs, Empty, Loading, Time } from "./elements.js";
 import { Command } from "./copyable_command.js";
 import { confirm, openDialog } from "./dialog.js";
 import { SelectField, TextField, faultsAt } from "./field.js";
@@ -29,8 +30,8 @@ function kindOf(everywhere, tenant) {
   return { path: "api-keys", headers: tenant ? { "X-Tenant": tenant } : {}, cli: tenant ? ` --tenant ${tenant}` : "", who: (name) => `key:${name}` };
 }
 
-/** `everywhere`: keys of the installation; `tenant`: a tenant other than the caller's; `main`: creating a key is the main action of the page. */
-export function Keys({ everywhere = false, tenant, main = false }) {
+/** A card with keys. `everywhere`: keys of the installation; `tenant`: a tenant other than the caller's; `main`: creating a key is the main action of the page; `aside`: behind the actions. */
+export function Keys({ title, everywhere = false, tenant, main = false, aside, children }) {
   const kind = kindOf(everywhere, tenant);
   const all = query.value.get("ended") === "yes";
   const read = async (stop) => (await request("GET", kind.path, { terms: { limit: PAGE_LIMIT }, signal: stop, extraHeaders: kind.headers })).data;
@@ -39,14 +40,15 @@ export function Keys({ everywhere = false, tenant, main = false }) {
   const keys = found.data?.items ?? [];
   const shown = keys.filter((key) => all || key.state === "active").toReversed();
   const endless = shown.filter((key) => key.state === "active" && !key.expires_at).length;
-  return html`<div class="tools">
+  const actions = html`<span class="card-acts"><button type="button" class=${main ? "main" : ""} onClick=${() => askCreate(kind, label, found.reload)}>New key…</button>
+    <${CopyAs} cli=${`bellringer keys list${kind.cli}`} path=${kind.path} />${aside}</span>`;
+  return html`<${Card} title=${title} wide=${true} aside=${actions}>${children}<div class="tools key-notes">
       ${keys.some((key) => key.state !== "active") && html`<label><input type="checkbox" checked=${all} onChange=${() => setQuery({ ended: all ? "" : "yes" })} /> Show expired and revoked keys</label>`}
-      ${endless > 0 && html`<span class="mute">${endless === shown.length ? (endless === 1 ? "This key never expires." : "None of these keys expires.") : `${endless} of ${shown.length} never ${endless === 1 ? "expires" : "expire"}.`}</span>`}
-      <span class="gap"></span><button type="button" class=${main ? "main" : ""} onClick=${() => askCreate(kind, label, found.reload)}>New key…</button><${CopyAs} cli=${`bellringer keys list${kind.cli}`} path=${kind.path} />
+      ${endless > 0 && html`<span class="tone-warn"><${Icon} name="warning" /> ${endless === shown.length ? (endless === 1 ? "This key has no expiry date." : "None of these keys has an expiry date.") : `${endless} of ${shown.length} keys ${endless === 1 ? "has" : "have"} no expiry date.`}</span>`}
     </div>
     <${Loading} of=${found}>${() => (shown.length ? html`<${Table} caption=${label} columns=${COLUMNS(kind, found.reload)} rows=${shown} id=${(key) => key.key_id} />`
-      : html`<${Empty} title=${keys.length ? "No active keys" : "No keys yet"}><p>Programs send a key in the header <code>Authorization: Bearer KEY</code>.</p><p><${Command}
-        text=${`bellringer keys create deploy --role operator${kind.cli}`} /></p><//>`)}<//>`;
+      : html`<${Empty} title=${keys.length ? "No active keys" : "No keys yet"}><p>Send the key in the header <code>Authorization: Bearer KEY</code>.</p><p><${Command}
+        text=${`bellringer keys create deploy --role operator${kind.cli}`} /></p><//>`)}<//><//>`;
 }
 
 const COLUMNS = (kind, reload) => [
@@ -62,7 +64,7 @@ const COLUMNS = (kind, reload) => [
   { name: "Created", class: "tight", phone: "hide", cell: (key) => html`<${Time} at=${key.created_at} /> <span class="mute">by ${key.created_by}</span>` },
   { name: html`<span class="unseen">Actions</span>`, class: "tight acts", phone: "full", cell: (key) => key.state === "active" && html`<span class="row-actions">
       <button type="button" class="quiet" aria-label=${`Rotate ${key.name}…`} onClick=${() => askRotate(kind, key, reload)}>Rotate…</button>
-      <button type="button" class="quiet" aria-label=${`Revoke ${key.name}…`} onClick=${() => askRevoke(kind, key, reload)}>Revoke…</button></span>` },
+      <button type="button" class="quiet tone-bad" aria-label=${`Revoke ${key.name}…`} onClick=${() => askRevoke(kind, key, reload)}>Revoke…</button></span>` },
 ];
 
 /** Parses a comma-separated list. */

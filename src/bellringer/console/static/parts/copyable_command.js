@@ -16,11 +16,13 @@ function useCopied() {
   return [said, take];
 }
 
+/** The parts of a command between which a line may break: an option stays with its value. */
+const words = (text) => text.match(/--?[\w-]+ [^-\s]\S*|\S+/g) ?? [];
+
 /** One line; a click copies it. */
 export function Command({ text }) {
   const [said, take] = useCopied();
-  return html`<span class="command"><button type="button" class="quiet" title="Copy this command" onClick=${() => take(text)}><code>
-    ${text}</code> <span class="mute">${said ? "copied" : html`<${Icon} name="copy" />`}</span></button><span role="status" class="unseen">${said ? "copied" : ""}</span></span>`;
+  return html`<span class="command"><button type="button" class="quiet" title="Copy this command" onClick=${() => take(text)}><code>${words(text).map((word, n) => html`${n > 0 && " "}<span>${word}</span>`)}</code> <span class="mute">${said ? "copied" : html`<${Icon} name="copy" />`}</span></button><span role="status" class="unseen">${said ? "copied" : ""}</span></span>`;
 }
 
 /** Several lines with a title and a description. */
