@@ -1,4 +1,4 @@
-"""Workflows in the console: the list, a workflow run as graph, timeline and list, its nodes, and versions of a graph."""
+"""Workflows in the console: the list, a workflow run as graph, timeline and list, nodes, and versions of a graph."""
 
 from __future__ import annotations
 

@@ -172,11 +172,11 @@ function Leases({ data, places, at }) {
 function Lag({ lag }) {
   return html`<${Card} title="Lag" wide=${true} aside=${lag.firing ? html`<span class="tone-warn">${formatDuration(lag.firing)} late</span>`
     : html`<span class="mute">on time</span>`}>
-    ${lag.pools.length ? html`<p class="mute">Ready runs wait for a worker, sent runs are on their way to one, unread messages have not been taken from the broker.</p>
+    ${lag.pools.length ? html`<p class="mute">Waiting: for a worker. Sent: on the way to one. Unread: still in the broker.</p>
       <div class="table" role="group" aria-label="Backlog by pool" tabindex="0"><table>
       <caption class="unseen">Backlog by pool</caption>
-      <thead><tr><th scope="col">Pool</th>${["Ready", "Sent", "Unread", "Running",
-        "Oldest"].map((name) => html`<th scope="col" class="number">${name}</th>`)}</tr></thead>
+      <thead><tr><th scope="col">Pool</th>${["Waiting", "Sent", "Unread", "Running",
+        "Longest wait"].map((name) => html`<th scope="col" class="number">${name}</th>`)}</tr></thead>
       <tbody>${lag.pools.map((one) => html`<tr key=${one.pool}><th scope="row"><${Link} to="workers" terms=${{ pool: one.pool }}>${one.pool}<//></th>
         <td class="number">${one.ready}</td><td class="number">${one.sent}</td><td class="number">${one.unread ?? "–"}</td><td class="number">
           ${one.running}</td><td class="number">${one.oldest ? formatDuration(one.oldest) : "–"}</td></tr>`)}</tbody></table></div>`

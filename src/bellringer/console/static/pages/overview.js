@@ -213,13 +213,13 @@ function Pools({ pools }) {
     ${pools.length === 0 ? html`<p class="mute">No pool has runs or workers.</p>`
       : html`<div class="table rows" role="group" aria-label="Pools: utilization and backlog" tabindex="0"><table>
       <caption class="unseen">Pools: utilization and backlog</caption>
-      <thead><tr><th scope="col">Pool</th><th scope="col">Busy</th><th scope="col" class="number">Ready</th>
-        <th scope="col" class="number" title="Wait of the oldest ready run">Oldest</th></tr></thead>
+      <thead><tr><th scope="col">Pool</th><th scope="col">Busy</th><th scope="col" class="number" title="runs that are due and wait for a worker">Waiting</th>
+        <th scope="col" class="number" title="of the runs that wait now">Longest wait</th></tr></thead>
       <tbody>${pools.map((pool) => html`<tr key=${pool.pool}><th scope="row" data-phone="title"><${Link} to="workers" terms=${{ pool: pool.pool }}>${pool.pool}<//>
         ${pool.paused && html` <span class="state tone-warn"><${Icon} name="pause" /> paused</span>`}</th>
         <td data-phone="side"><${Gauge} value=${pool.busy} most=${pool.slots} label=${`busy slots of ${pool.pool}`} waits=${pool.ready.value > 0} /></td>
-        <td class="number" data-phone="line" data-short="ready">${pool.ready.value ? html`<${Link} to="runs" terms=${{ pool: pool.pool, state: "queued" }}>${formatCount(pool.ready)}<//>` : "0"}</td>
-        <td class="number" data-phone="line" data-short="oldest">${pool.oldest === null ? "–" : formatDuration(pool.oldest)}</td></tr>`)}</tbody></table></div>`}<//>`;
+        <td class="number" data-phone="line" data-short="waiting">${pool.ready.value ? html`<${Link} to="runs" terms=${{ pool: pool.pool, state: "queued" }}>${formatCount(pool.ready)}<//>` : "0"}</td>
+        <td class="number" data-phone=${pool.oldest === null ? "hide" : "line"} data-short="longest wait">${pool.oldest === null ? "–" : formatDuration(pool.oldest)}</td></tr>`)}</tbody></table></div>`}<//>`;
 }
 
 const task = { name: "Task", phone: "title", cell: (row) => html`<${Link} to="runs" terms=${{ task: row.task }}><code class="clip" title=${row.task}>${row.task}</code><//>` };
