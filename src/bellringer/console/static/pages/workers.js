@@ -233,7 +233,7 @@ const WORKER_TROUBLE = ["draining", "lost"]; // listed first, the last of them b
 function RunningNow({ worker, runs = [] }) {
   const more = worker.busy - Math.min(runs.length, NAMED_RUNS);
   const terms = { worker: worker.worker_id, state: "running" };
-  return html`<span class="running-now">${runs.slice(0, NAMED_RUNS).map((run) => html`<span key=${run.run_id} class="nobreak"><${Link} to=${`runs/${part(run.run_id)}`} title=${`Task ${run.task}`}>
+  return html`<span class="running-now">${runs.slice(0, NAMED_RUNS).map((run) => html`<span key=${run.run_id} class="nobreak"><${Link} to=${`runs/${part(run.run_id)}`} class="clip short" title=${`${nameOf(run)}, task ${run.task}`}>
     ${nameOf(run)}<//> <span class="mute"><${RunDuration} run=${run} /></span></span>`)}${more > 0 && html`<${Link} to="runs" terms=${terms}>${runs.length ? `${more} more` : plural(more, "run")}<//>`}</span>`;
 }
 

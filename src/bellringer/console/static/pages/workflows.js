@@ -19,7 +19,9 @@ import { Table } from "../parts/table.js";
 
 const PAGE = 50;
 const MAX_JOBS = 500; // jobs that are read while a filter by state is set
-const MAX_READ = 20; // unfinished runs whose progress is read, and failed runs whose error is read
+const MAX_PROGRESS = 10; // unfinished runs whose progress is read
+const MAX_ERRORS = 20; // failed runs whose error is read
+const MAX_KNOWN = 200; // errors that are kept
 const WORKFLOW_TASK = "workflow";
 const STATES = ["running", "retrying", "queued", "waiting", "blocked", "dead", "cancelled", "skipped", "succeeded", "none"];
 const WORDS = { none: "no runs yet" };
@@ -47,12 +49,28 @@ async function readJobs(q, wanted, stop) {
 /** Reads the progress of the unfinished last runs and the errors of the failed ones, by run id. A run that cannot be read is left out. */
 async function readDetails(items, unlessAborted, stop) {
   const runs = items.map((one) => one.last).filter((last) => last?.started_at);
-  const read = (of, path, content) => of.slice(0, MAX_READ).map(async ({ run_id: id }) => [id, await get(`runs/${part(id)}${path}`, {}, stop).then(content).catch(unlessAborted)]);
-  const progress = ({ nodes }) => ({ ended: nodes.filter((node) => END_STATES.includes(node.state)).length, nodes: nodes.length });
+  const read = (of, content) => of.map(async (run) => [run.run_id, await content(run, stop).catch(unlessAborted)]);
   return Object.fromEntries(await Promise.all([
-    ...read(runs.filter((run) => !END_STATES.includes(run.state)), "/graph", progress),
-    ...read(runs.filter((run) => run.state === "dead"), "", (run) => ({ error: errorSummary(run), node: failedNode(run) })),
+    ...read(runs.filter((run) => !END_STATES.includes(run.state)).slice(0, MAX_PROGRESS), readProgress),
+    ...read(runs.filter((run) => run.state === "dead").slice(0, MAX_ERRORS), readError),
   ]));
+}
+
+async function readProgress({ run_id: id }, stop) {
+  const { nodes } = await get(`runs/${part(id)}/graph`, {}, stop);
+  return { ended: nodes.filter((node) => END_STATES.includes(node.state)).length, nodes: nodes.length };
+}
+
+const errors = new Map(); // of runs that have failed: the list is read again with every live update
+
+async function readError({ run_id: id, finished_at: at }, stop) {
+  const key = `${id} ${at}`; // a run that is retried may fail with another error
+  if (!errors.has(key)) {
+    const run = await get(`runs/${part(id)}`, {}, stop);
+    if (errors.size >= MAX_KNOWN) errors.clear();
+    errors.set(key, { error: errorSummary(run), node: failedNode(run) });
+  }
+  return errors.get(key);
 }
 
 /** The failed node that the error of a workflow run names: an element of a map, or a node. */
