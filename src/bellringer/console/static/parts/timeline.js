@@ -11,6 +11,8 @@ const TICKS = [0, 0.25, 0.5, 0.75, 1];
 const FAILED = ["dead", "failed", "lost", "timed_out"];
 const UNFINISHED = ["queued", "blocked", "running", "retrying", "waiting", "sent"];
 
+const LEGEND = [["run tone-good", "succeeded"], ["run tone-bad", "failed"], ["run tone-busy", "running"], ["wait tone-calm", "waiting"], ["dot", "upcoming"]];
+
 const percent = (share) => `${Math.min(Math.max(share, 0), 1) * 100}%`;
 
 /** of: the timeline of GET overview; now: the server's time of the response. */
@@ -24,10 +26,8 @@ export function Timeline({ of, now }) {
     <div class="axis" aria-hidden="true"><span></span><div class="scale">
       ${TICKS.map((share) => html`<span class="tick" style=${{ left: percent(share) }}>${word(share)}</span>`)}</div></div>
     <ul>${of.lanes.map((lane) => html`<${Lane} key=${lane.job_id} lane=${lane} scale=${scale} />`)}</ul>
-    <p class="legend mute" aria-hidden="true">
-      <span class="key run tone-good"></span> succeeded <span class="key run tone-bad"></span> failed <span class="key run tone-busy"></span> running
-      <span class="key wait tone-calm"></span> waiting <span class="key dot"></span> upcoming${of.lanes.some((lane) => lane.more || lane.earlier)
-        && html` <span class="key further"></span> more than shown`}</p>
+    <p class="legend mute" aria-hidden="true">${LEGEND.map(([mark, text]) => html`<span key=${text}><span class="key ${mark}"></span> ${text}</span>`)}${of.lanes.some((lane) => lane.more || lane.earlier)
+        && html`<span><span class="key further"></span> more than shown</span>`}</p>
   </div>`;
 }
 
