@@ -9,15 +9,15 @@ where bellringer.room_for($1, 'operation', $10)
 returning operation_id
 
 -- name: get
-select operation_id, action, filter, cardinality(ids) as named, ids[:20] as first_ids, total, total_is_least, done, skipped,
-       failed, failures, rate, state, who, reason, created_at, ended_at, change, reverts
+select operation_id, action, filter, cardinality(ids) as named, ids[:20] as first_ids, total, total_is_least, done,
+       skipped, failed, failures, rate, state, who, reason, created_at, ended_at, change, reverts
 from operations
 where operation_id = $1 and tenant_id = $2
 
 -- name: list
 -- The newest operations of a tenant; with $2, those before it.
-select operation_id, action, filter, cardinality(ids) as named, ids[:20] as first_ids, total, total_is_least, done, skipped,
-       failed, failures, rate, state, who, reason, created_at, ended_at, change, reverts
+select operation_id, action, filter, cardinality(ids) as named, ids[:20] as first_ids, total, total_is_least, done,
+       skipped, failed, failures, rate, state, who, reason, created_at, ended_at, change, reverts
 from operations
 where tenant_id = $1 and ($2::bigint is null or operation_id < $2)
 order by operation_id desc limit $3
