@@ -1,6 +1,7 @@
 // The events of a job: failures, delays, pauses and changes, the newest first.
 import { html, signal, useMemo } from "../lib/html.js";
 import { part } from "../lib/api.js";
+import { Icon } from "../lib/icons.js";
 import { fetchPages } from "../lib/pages.js";
 import { navigate, query, setQuery } from "../lib/router.js";
 import { write } from "../lib/json.js";
@@ -57,19 +58,20 @@ function Details({ event, zone, changes }) {
   }
   const fields = Array.isArray(event.data.fields) ? event.data.fields : [];
   const first = event.also.at(-1);
-  return html`<span class="said">${eventText(event, zone)}${first && html` <span class="mute">· since <${Moment} at=${first.at} job=${zone} ago=${false} /></span>`}</span>${fields.length > 0 && html`<details><summary>${fields.length}
+  const text = first && event.message ? event.message : eventText(event, zone); // the delay of a retry is that of the newest only
+  return html`<span class="said">${text}${first && html` <span class="mute">· ${event.also.length + 1} times, first <${Moment} at=${first.at} job=${zone} ago=${false} /></span>`}</span>${fields.length > 0 && html`<details><summary>${fields.length}
     ${" "}${fields.length === 1 ? "field" : "fields"} overridden</summary><${Changes} of=${fields} caption="Overridden fields" /></details>`}`;
 }
 
 const TROUBLES = new Set(["failed", "dead", "late", "missed", "expired", "slow", "skipping"]); // kinds that repeat until something changes
 
-/** Folds troubles that say the same as a newer one, with no other event in between, into the newer one: `also` lists them. */
-function foldRepeats(events) {
+/** Folds troubles that say the same as a newer one of that day, with no other event in between, into the newer one: `also` lists them. */
+function foldRepeats(events, zone) {
   const rows = [];
   let open = new Map(); // the rows that older events may be folded into
   for (const event of events) {
     if (!TROUBLES.has(event.kind)) open = new Map();
-    const key = JSON.stringify([event.kind, event.message ?? event.data]);
+    const key = JSON.stringify([event.kind, event.message ?? event.data, formatTime(event.at, zone).slice(0, 10)]);
     if (open.has(key)) open.get(key).also.push(event);
     else rows.push({ ...event, also: [] });
     if (TROUBLES.has(event.kind) && !open.has(key)) open.set(key, rows.at(-1));
@@ -79,7 +81,8 @@ function foldRepeats(events) {
 
 const MAX_LISTED = 100; // events of an unfolded row
 
-const AlsoButton = ({ event, unfolded }) => html` <button type="button" class="also-button" aria-expanded=${unfolded.value.has(event.event_id)} onClick=${() => toggle(unfolded, event.event_id)}>×${(event.also.length + 1).toLocaleString("en")}</button>`;
+const AlsoButton = ({ event, unfolded }) => html` <button type="button" class="also-button" aria-expanded=${unfolded.value.has(event.event_id)} onClick=${() => toggle(unfolded, event.event_id)}><${Icon}
+  name=${unfolded.value.has(event.event_id) ? "chevron-down" : "chevron-right"} /> ×${(event.also.length + 1).toLocaleString("en")}</button>`;
 
 /** The events that are folded into a row, as links to their runs. */
 const Also = ({ event, zone }) => html`<ul class="also">${event.also.slice(0, MAX_LISTED).map((one) => html`<li key=${one.event_id}>${one.run_id
@@ -90,7 +93,7 @@ const columnsOf = (events, zone, changes, unfolded) => [
   { name: "Event", class: "tight", phone: "title", cell: (event) => html`<${State} of=${event.kind} />${event.also.length > 0 && html`<${AlsoButton} event=${event} unfolded=${unfolded} />`}` },
   { name: "When", class: "tight", phone: "side", cell: (event) => html`<${Moment} at=${event.at} job=${zone} />` },
   events.some((event) => event.run_id) && { name: "Run", class: "tight", phone: "line", short: "run of", title: "the scheduled time of the run", cell: (event) => event.run_id && runLink(event.run_id, html`<${Moment} at=${event.scheduled_for} job=${zone} ago=${false} />`) },
-  events.some((event) => event.attempt) && { name: "Attempt", class: "number tight", phone: "line", short: "· attempt", cell: (event) => event.attempt || "" },
+  events.some((event) => event.attempt) && { name: "Attempt", class: "number tight", phone: "line", short: "· attempt", cell: (event) => (event.also.length === 0 && event.attempt) || "" },
   { name: "Details", class: "details", phone: "full", cell: (event) => html`<${Details} event=${event} zone=${zone} changes=${changes} />` },
 ].filter(Boolean);
 
@@ -133,7 +136,7 @@ export function Events({ job }) {
   const unfolded = useMemo(() => signal(new Set()), []);
   return html`<${Loading} of=${found} shape="table">${({ items }) => {
     const counts = countBy(items, (event) => event.kind);
-    const rows = foldRepeats(items.filter((event) => !kind || event.kind === kind));
+    const rows = foldRepeats(items.filter((event) => !kind || event.kind === kind), zoneOf(job));
     return html`<div class="tools"><${ChoiceChips} label="Filter by kind" all=${items.length} chosen=${kind} choose=${(one) => setQuery({ kind: one })}
         of=${[...counts].map(([one, count]) => [one, stateChip(one), count])} /></div>
       <${About} aside=${html`<${CopyAs} cli=${`bellringer events list --job '${job.name}'`} path=${`events?job=${part(job.job_id)}`} />`}>Failures, delays, pauses and changes of the job. All of its runs are under <${Link} to=${pathOf(job)}>Runs<//>.<//>

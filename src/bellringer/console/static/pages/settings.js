@@ -36,7 +36,7 @@ function ApiKeys() {
   if (!may("admin")) return html`<${AdminOnly} what="manage keys" />`;
   return html`<${Keys} title=${`API keys for tenant ${caller.value.tenant}`} main=${true} />
     ${caller.value.everywhere && html`<${Keys} title="Installation keys" everywhere=${true}><p
-      class="mute">Valid for every tenant. The header <code>X-Tenant</code> of a request selects the tenant; without it, “default”.</p><//>`}`;
+      class="mute">Valid for every tenant. The header <code>X-Tenant</code> of a request selects the tenant; without it, the tenant is “default”.</p><//>`}`;
 }
 
 const AdminOnly = ({ what, everywhere = false }) => html`<${Empty} title=${`Only administrators${everywhere ? " of the installation" : ""} can ${what}`}>

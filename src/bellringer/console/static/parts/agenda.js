@@ -1,5 +1,5 @@
 // The calendar: named jobs at their times, by month, week or day; a list of days on narrow screens.
-import { html, useEffect, useRef, useState } from "../lib/html.js";
+import { html, useLayoutEffect, useRef, useState } from "../lib/html.js";
 import { get, part } from "../lib/api.js";
 import { Icon } from "../lib/icons.js";
 import { setQuery } from "../lib/router.js";
@@ -97,7 +97,7 @@ function useGrid(rows, columns, usual, turn) {
   const [at, setAt] = useState(usual);
   const grid = useRef(null);
   const moved = useRef(false);
-  useEffect(() => {
+  useLayoutEffect(() => { // before the next key arrives
     if (moved.current) grid.current?.querySelector(`[data-place="${at.row}-${at.column}"]`)?.focus();
     moved.current = false;
   }, [at.row, at.column]);

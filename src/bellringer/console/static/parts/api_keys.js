@@ -58,11 +58,11 @@ const COLUMNS = (kind, reload) => [
     title=${key.replaced_by ? `replaced by ${key.replaced_by}` : undefined} />` },
   { name: "Role", class: "tight", phone: "line", cell: (key) => key.role },
   { name: "Scopes", phone: "line", short: "· scopes:", cell: (key) => (key.scopes.length ? key.scopes.join(", ") : html`<span class="mute">all</span>`) },
-  { name: "Key", class: "tight", phone: "hide", title: "the beginning of the key", cell: (key) => html`<code class="mute">br_${key.key_id}_…</code>` },
+  { name: "Key", class: "tight", phone: "full", title: "the beginning of the key", cell: (key) => html`<code class="mute">br_${key.key_id}_…</code>` },
   { name: "Expires", class: "tight", phone: "line", short: "· expires", cell: (key) => (key.expires_at ? html`<${Time} at=${key.expires_at} />` : "never") },
   { name: "Last used", class: "tight", phone: "line", short: "· used", cell: (key) => (key.last_used_at ? html`<${Time} at=${key.last_used_at} />` : "never") },
-  { name: "Created", class: "tight", phone: "hide", cell: (key) => html`<${Time} at=${key.created_at} /> <span class="mute">by ${key.created_by}</span>` },
-  { name: html`<span class="unseen">Actions</span>`, class: "tight acts", phone: "full", cell: (key) => key.state === "active" && html`<span class="row-actions">
+  { name: "Created", class: "tight", phone: "line", short: "· created", cell: (key) => html`<${Time} at=${key.created_at} /> <span class="mute">by ${key.created_by}</span>` },
+  { name: html`<span class="unseen">Actions</span>`, class: "tight acts", phone: "full", cell: (key) => key.state === "active" && html`<span class="row-actions apart">
       <button type="button" class="quiet" aria-label=${`Rotate ${key.name}…`} onClick=${() => askRotate(kind, key, reload)}>Rotate…</button>
       <button type="button" class="quiet tone-bad" aria-label=${`Revoke ${key.name}…`} onClick=${() => askRevoke(kind, key, reload)}>Revoke…</button></span>` },
 ];
