@@ -158,12 +158,14 @@ const count = (value) => Math.round(value).toLocaleString("en");
 const total = (points, field) => points.reduce((sum, point) => sum + (point[field] ?? 0), 0);
 const highest = (points, field) => Math.max(0, ...points.map((point) => point[field] ?? 0));
 
-/** The average of the points, and the highest one. */
+const ALMOST_NONE = 0.1; // runs, averaged over a point of the chart
+
+/** The average of the points, and the top one. */
 function summarizeAverages(points, field) {
   const values = points.map((point) => point[field]).filter(known);
   const mean = values.reduce((sum, value) => sum + value, 0) / Math.max(values.length, 1);
-  const [all, peak] = [mean, Math.max(0, ...values)].map(formatAverage);
-  return all.startsWith("<") ? `peak ${peak}` : `${all} on average, peak ${peak}`;
+  const top = Math.max(0, ...values);
+  return top < ALMOST_NONE ? "almost none" : `${formatAverage(mean)} on average, at most ${formatAverage(top)}`;
 }
 
 // Small charts side by side. draw: [name, tone, value of a point, kind of line]; none: what is said in place of the chart.
