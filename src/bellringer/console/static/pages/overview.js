@@ -160,7 +160,7 @@ const highest = (points, field) => Math.max(0, ...points.map((point) => point[fi
 
 const ALMOST_NONE = 0.1; // runs, averaged over a point of the chart
 
-/** The average of the points, and the top one. */
+/** The average of the points, and the highest one. */
 function summarizeAverages(points, field) {
   const values = points.map((point) => point[field]).filter(known);
   const mean = values.reduce((sum, value) => sum + value, 0) / Math.max(values.length, 1);
