@@ -83,7 +83,7 @@ def test_the_palette_finds_a_job(eye: Eye, jobs: list[str]) -> None:
     expect(page.get_by_role("heading", name="keys-b", exact=True)).to_be_visible()
     press(page, "Control+k")
     page.keyboard.type("Audi")
-    expect(page.get_by_role("option", name="Audit")).to_be_visible()
+    expect(page.get_by_role("option", name="Audit", exact=True)).to_be_visible()
     press(page, "Escape")
     expect(field).to_be_hidden()
 
