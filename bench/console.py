@@ -62,7 +62,10 @@ PAGES: Final[Mapping[str, Sequence[str]]] = {
                 "why",
             )
         ),
+        "jobs/{job}/ledger?limit=200",
+        "runs/counts?job={job}",
         "events?job={job}",
+        "events?job={job}&limit=200",
         "backfills?job={job}&limit=10",
     ),
     "runs": (
@@ -81,9 +84,17 @@ PAGES: Final[Mapping[str, Sequence[str]]] = {
         "dead-letters/discarded?limit=50",
         "operations?limit=5",
     ),
-    "workflows": ("workflows?count=bounded&limit=50", "workflows?state=dead,running&limit=50"),
+    "workflows": (
+        "workflows?count=bounded&limit=50",
+        "workflows?state=dead,running&limit=50",
+        "jobs?task=workflow&sort=name&limit=50",
+    ),
     "calendar": (
         *(f"calendar?tz=Europe/Berlin&to={span}&limit=8" for span in ("24h", "7d", "42d")),
+        "calendar?tz=Europe/Berlin&from={yesterday}&to=1d&limit=40",
+        "calendar?tz=Europe/Berlin&from={week}&to=7d&limit=3",
+        "calendar?tz=Europe/Berlin&from={month}&to=42d&cell=day&limit=3",
+        "runs?job={job}&state=dead&from={week}&limit=200",
         "calendar?to=7d&pool=short",
         "calendar?to=7d&tag=none",
         "forecast?to=24h&bucket=1m&sub_minute=false",
@@ -91,7 +102,7 @@ PAGES: Final[Mapping[str, Sequence[str]]] = {
         "forecast?to=24h&bucket=1m",
         "forecast?to=7d&bucket=10m",
     ),
-    "workers": ("pools?limit=200", "workers"),
+    "workers": ("pools?limit=200", "workers", "tasks?limit=200", "runs?state=running&limit=200"),
     "cluster": (
         "cluster",
         "cluster/moves?hours=6&limit=200",
@@ -132,7 +143,7 @@ async def console(dsn: str, jobs: int, runs: int, rounds: int) -> ConsoleFigures
                 started = clock.monotonic()
                 await fill(store, client, jobs, runs)
                 filled = clock.monotonic() - started
-                named = await _named(client)
+                named = {**await _named(client), **_days(await store.now())}
                 seen = {page: await _timed(client, paths, named, rounds, clock) for page, paths in PAGES.items()}
     finally:
         await store.close()
@@ -156,6 +167,7 @@ async def fill(store: Store, client: httpx2.AsyncClient, jobs: int, runs: int) -
     catalog = Catalog(store)
     models = [document(f"model {n}", n) for n in range(MODELS)]
     _ok(await client.post("jobs/bulk", json={"items": models}), 201)
+    await store.pool.execute(_SQL.age, DAYS)
     shards = await catalog.shard_count()
     for start in range(0, max(jobs - MODELS, 0), BATCH):
         ids = [uuid7() for _ in range(min(BATCH, jobs - MODELS - start))]
@@ -203,6 +215,13 @@ async def _named(client: httpx2.AsyncClient) -> Mapping[str, str]:
         "run": next(run["run_id"] for run in runs if run["job_id"] == job),
         "group": groups[0]["fingerprint"] if groups else "none",
     }
+
+
+def _days(now: datetime) -> Mapping[str, str]:
+    """The beginnings of a day, a week and a month of the calendar that have past entries."""
+    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    spans = {"yesterday": 1, "week": 6, "month": 28}
+    return {name: f"{today - timedelta(days=days):%Y-%m-%dT%H:%M:%SZ}" for name, days in spans.items()}
 
 
 async def _timed(
